@@ -1,0 +1,1 @@
+"""The consumer side: what reads through a fence."""

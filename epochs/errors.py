@@ -1,0 +1,223 @@
+"""Errors, sorted by what the caller does next.
+
+Each type has one cause, carries the numbers involved as attributes, and ends
+its message with the remedy. All of them can be pickled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+class EpochfenceError(Exception):
+    """The base of every error that this package raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default would call the type with positional arguments only.
+        return _rebuild, (type(self), dict(vars(self)))
+
+
+def _rebuild(kind: type[EpochfenceError], facts: dict[str, Any]) -> EpochfenceError:
+    error = kind.__new__(kind)
+    vars(error).update(facts)
+    return error
+
+
+def _led_by(epoch: int | None, holder: str | None) -> str:
+    if epoch is None:
+        return "no epoch of it is granted"
+    return f"epoch {epoch} is held by {holder!r}"
+
+
+@dataclass(eq=False)
+class Deposed(EpochfenceError):
+    """A later leadership of the scope exists. Stop: this one is over."""
+
+    scope: str
+    held_epoch: int
+    seen_epoch: int
+    holder: str
+
+    def __str__(self) -> str:
+        return (
+            f"epoch {self.held_epoch} of scope {self.scope!r} is deposed: "
+            f"{_led_by(self.seen_epoch, self.holder)}. Stop what this leadership "
+            f"does; claim again to lead again."
+        )
+
+
+@dataclass(eq=False)
+class ClaimLost(EpochfenceError):
+    """Somebody else leads: the claim came too late. Follow, or campaign again."""
+
+    scope: str
+    claimed_epoch: int
+    latest_epoch: int
+    holder: str
+
+    def __str__(self) -> str:
+        return (
+            f"the claim to epoch {self.claimed_epoch} of scope {self.scope!r} lost: "
+            f"{_led_by(self.latest_epoch, self.holder)}. Follow that leader, or "
+            f"claim again once an election says so."
+        )
+
+
+@dataclass(eq=False)
+class ClaimUnknown(EpochfenceError):
+    """Nobody knows whether the claim won. Do not lead; claim again."""
+
+    scope: str
+    claimed_epoch: int
+    grant_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"the outcome of the claim to epoch {self.claimed_epoch} of scope "
+            f"{self.scope!r} (grant id {self.grant_id}) is unknown: {self.reason}. "
+            f"Do not lead under it; claim again (a new claim gets a grant id of "
+            f"its own)."
+        )
+
+
+@dataclass(eq=False)
+class SinkFenced(EpochfenceError):
+    """A newer instance of this sink has moved on. Drop the batch; reload or stop."""
+
+    topic: str
+    partition: int
+    expected: tuple[str | None, int | None, int | None]
+    found: tuple[str | None, int | None, int | None]
+
+    def __str__(self) -> str:
+        return (
+            f"the sink's store of {self.topic}[{self.partition}] stands at (topic id, "
+            f"leader epoch, next offset) {self.found}, not at {self.expected}: another "
+            f"instance has written. Nothing was changed. Drop the batch; reload the "
+            f"position if the partition is still assigned, else stop."
+        )
+
+
+@dataclass(eq=False)
+class LedgerUnavailable(EpochfenceError):
+    """The ledger cannot be read now. Nothing was decided; try again."""
+
+    topic: str
+    reason: str
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.offset is None else f" at offset {self.offset}"
+        return (
+            f"the ledger (topic {self.topic!r}) cannot be read{where}: {self.reason}. "
+            f"Nothing was decided."
+        )
+
+
+@dataclass(eq=False)
+class TableUnavailable(EpochfenceError):
+    """The max-epoch table cannot be read or written now. Try again."""
+
+    topic: str
+    reason: str
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.offset is None else f" at offset {self.offset}"
+        return (
+            f"the max-epoch table (topic {self.topic!r}) is not available{where}: "
+            f"{self.reason}. Nothing was decided."
+        )
+
+
+@dataclass(eq=False)
+class PartitionUnavailable(EpochfenceError):
+    """A partition cannot be read now. What was read so far stands; try again."""
+
+    topic: str
+    partition: int
+    reason: str
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.offset is None else f" at offset {self.offset}"
+        return (
+            f"partition {self.partition} of topic {self.topic!r} cannot be read"
+            f"{where}: {self.reason}."
+        )
+
+
+@dataclass(eq=False)
+class LedgerRegressed(EpochfenceError):
+    """The ledger knows less than was already acted upon. An operator decides."""
+
+    scope: str
+    ledger_epoch: int | None
+    seen_epoch: int
+
+    def __str__(self) -> str:
+        knows = (
+            "no epoch at all"
+            if self.ledger_epoch is None
+            else f"epoch {self.ledger_epoch}"
+        )
+        return (
+            f"the ledger has lost grants of scope {self.scope!r}: its latest is "
+            f"{knows}, but epoch {self.seen_epoch} was in use. The coordination topic "
+            f"was lost, truncated or made anew. An operator, having made sure that no "
+            f"leader is at work, raises the floor: epochfence ledger claim "
+            f"{self.scope} --at-least {self.seen_epoch + 1}"
+        )
+
+
+@dataclass(eq=False)
+class TableMissing(EpochfenceError):
+    """Rows of the max-epoch table are gone. An operator decides."""
+
+    topic: str
+    partition: int
+    offset: int
+    expected_rows: int | None
+    found_rows: int
+
+    def __str__(self) -> str:
+        expected = (
+            "an unknown number of"
+            if self.expected_rows is None
+            else f"at least {self.expected_rows}"
+        )
+        return (
+            f"the max-epoch table has {self.found_rows} rows for {self.topic}"
+            f"[{self.partition}] below offset {self.offset}, where {expected} are "
+            f"needed. Rebuild them by reading the partition from its start, or "
+            f"restore the table topic."
+        )
+
+
+@dataclass(eq=False)
+class EpochExhausted(EpochfenceError):
+    """The scope has no higher epoch left. Use a new scope name."""
+
+    scope: str
+    latest_epoch: int
+
+    def __str__(self) -> str:
+        return (
+            f"scope {self.scope!r} stands at epoch {self.latest_epoch}; no epoch above "
+            f"2^63-1 exists. Move its writers and readers to a new scope name."
+        )
+
+
+@dataclass(eq=False)
+class MisconfiguredError(EpochfenceError):
+    """A setting is wrong. Fix it; trying again without a change is no use."""
+
+    setting: str
+    value: object
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.setting} = {self.value!r}: {self.problem}. {self.remedy}"

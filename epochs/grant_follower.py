@@ -1,0 +1,112 @@
+"""What the ledger's following thread does with the records that it reads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+
+from epochfence.epochs.ledger_state import LedgerState
+from epochfence.epochs.schemas import UnknownFingerprint
+from epochfence.epochs.topic_log import ReadingStoppedError
+from epochfence.epochs.values import FOREIGN_PREFIX, Claim
+
+_log = logging.getLogger(__name__)
+
+
+class GrantFollower:
+    """Folds the coordination topic into a `LedgerState` and tells who watches.
+
+    While the log is read again from its start, `state` stays what it was before,
+    and becomes what the log says now all at once.
+
+    Args:
+        topic: The coordination topic's name, for messages.
+    """
+
+    def __init__(self, topic: str) -> None:
+        self.state = LedgerState()
+        self._topic = topic
+        self._loading: LedgerState | None = None
+        self._floor: dict[str, int] = {}
+        self._watchers: dict[int, Callable[[Claim], None]] = {}
+        self._watches = 0
+        self._lock = threading.Lock()
+
+    # On the following thread.
+
+    def restart(self) -> None:
+        """The log is read from its start: what was known so far becomes a floor."""
+        self._loading = LedgerState()
+
+    def take(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        """Fold in one record."""
+        loading = self._loading
+        try:
+            outcome = (loading or self.state).apply(key, value)
+        except UnknownFingerprint as error:
+            raise ReadingStoppedError(
+                f"{error}. A newer version of epochfence wrote this record: upgrade "
+                f"this one. If it is garbage, write a tombstone (null value) of its "
+                f"key {key!r} and wait for the cleaner",
+                offset,
+            ) from error
+        if outcome.fate == "passed-over":
+            _log.warning(
+                "%s offset %d is passed over: %s", self._topic, offset, outcome.problem
+            )
+        elif outcome.fate == "granted" and loading is None and outcome.claim:
+            self._tell(outcome.claim)
+
+    def caught_up(self) -> None:
+        """Publish what the log says, now that it has been read."""
+        loaded, before = self._loading, self.state
+        if loaded is None:
+            return
+        self.raise_floor((scope, before.epoch_of(scope)) for scope in before.scopes())
+        self._loading = None
+        self.state = loaded
+        for claim, won in loaded.claims():
+            if won and not before.is_grant(claim.scope, claim.epoch, claim.grant_id):
+                self._tell(claim)
+
+    def _tell(self, claim: Claim) -> None:
+        with self._lock:
+            watchers = list(self._watchers.values())
+        for watcher in watchers:
+            try:
+                watcher(claim)
+            except Exception:
+                _log.exception("a watcher of the ledger failed; it goes on watching")
+
+    # On any thread.
+
+    def watch(self, on_grant: Callable[[Claim], None]) -> Callable[[], None]:
+        """Have every grant from now on told; call the result to end that."""
+        with self._lock:
+            self._watches += 1
+            number = self._watches
+            self._watchers[number] = on_grant
+
+        def end() -> None:
+            with self._lock:
+                self._watchers.pop(number, None)
+
+        return end
+
+    def raise_floor(self, in_use: Iterable[tuple[str, int]]) -> None:
+        """Note epochs that were in use: the ledger must not be below them."""
+        with self._lock:
+            for scope, epoch in in_use:
+                if not scope.startswith(FOREIGN_PREFIX):
+                    self._floor[scope] = max(epoch, self._floor.get(scope, 0))
+
+    def check_floor(self) -> None:
+        """See that no grant was lost.
+
+        Raises:
+            LedgerRegressed: One was.
+        """
+        with self._lock:
+            floor = list(self._floor.items())
+        self.state.check_not_below(floor)

@@ -1,0 +1,366 @@
+"""The ledger's Kafka shell: claims go out, grants come back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from secrets import token_hex
+from types import TracebackType
+from typing import IO
+
+from epochfence.epochs.claims import claim_key, claim_to_json, claim_value, plan_epoch
+from epochfence.epochs.coalesce import Coalesced
+from epochfence.epochs.connection import Config
+from epochfence.epochs.errors import (
+    ClaimLost,
+    ClaimUnknown,
+    Deposed,
+    LedgerRegressed,
+    LedgerUnavailable,
+    MisconfiguredError,
+)
+from epochfence.epochs.grant_follower import GrantFollower
+from epochfence.epochs.leadership import Leadership
+from epochfence.epochs.ledger_state import LedgerState
+from epochfence.epochs.table import read_starts
+from epochfence.epochs.topic_log import (
+    AppendRefusedError,
+    AppendUnknownError,
+    ReadingStoppedError,
+    TopicLog,
+)
+from epochfence.epochs.topics import COORDINATION_TOPIC, TABLE_TOPIC, TopicKeeper
+from epochfence.epochs.values import Claim, check_scope
+
+_log = logging.getLogger(__name__)
+
+#: The broker's default limit of a record is 1 MB; a claim stays far below.
+_MAX_CLAIM_BYTES = 100_000
+
+OnGrant = Callable[[Claim], None]
+
+
+class Ledger:
+    """Which leaderships were granted, read from the coordination topic.
+
+    Safe to use from several threads. A thread of its own follows the topic.
+
+    Args:
+        config: Connection settings, as for confluent-kafka.
+        coordination_topic: The topic that claims are written to.
+        table_topic: The topic of the max-epoch table that belongs to it.
+        create: Whether topics that are missing may be created.
+        embedded: True only for librdkafka's embedded broker, which knows neither
+            admin calls nor topic ids: topics are neither checked nor created, and
+            one made anew goes unnoticed.
+        timeout_s: How long a call to the cluster may take where a method does not
+            say otherwise.
+
+    Raises:
+        LedgerUnavailable: The cluster does not answer, or the topic cannot be read.
+        MisconfiguredError: A setting, or a setting of a topic, breaks the promise.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        coordination_topic: str = COORDINATION_TOPIC,
+        table_topic: str = TABLE_TOPIC,
+        create: bool = True,
+        embedded: bool = False,
+        timeout_s: float = 10.0,
+    ) -> None:
+        if coordination_topic == table_topic:
+            raise MisconfiguredError(
+                "table_topic", table_topic, "it is the coordination topic too",
+                "Give each a topic of its own.",
+            )  # fmt: skip
+        self.coordination_topic = coordination_topic
+        self.table_topic = table_topic
+        self._config = dict(config)
+        self._timeout_s = timeout_s
+        self._keeper: TopicKeeper | None = None
+        self._topic_id: str | None = None
+        if embedded:
+            _log.warning("embedded broker: topics are not checked, ids not compared")
+        else:
+            self._keeper = TopicKeeper(config, timeout_s)
+            for topic in (coordination_topic, table_topic):
+                self._keeper.ensure(topic, create=create)
+            self._topic_id = self._keeper.topic_id(coordination_topic)
+        self._follower = GrantFollower(coordination_topic)
+        self._log = TopicLog(config, coordination_topic, self._follower)
+        self._synced = Coalesced(self._sync, self._overdue)
+        try:
+            self._log.read_to_told_end(time.monotonic() + timeout_s)
+        except ReadingStoppedError as error:
+            self.close()
+            raise self._unavailable(error) from error
+
+    # Asking.
+
+    def leader(self, scope: str) -> Claim | None:
+        """The latest grant of a scope, as far as the log was read; None: no leader.
+
+        Its holder and attributes say where to forward to. Followed live; for an
+        answer that is no older than the question, call `refresh` before.
+
+        Raises:
+            LedgerUnavailable: The reading of the log has stopped.
+            MisconfiguredError: `scope` is no scope name.
+        """
+        return self.state.latest(check_scope(scope))
+
+    @property
+    def state(self) -> LedgerState:
+        """What was read so far. Do not change it.
+
+        Raises:
+            LedgerUnavailable: The reading of the log has stopped.
+        """
+        failure = self._log.failure
+        if failure is not None:
+            raise self._unavailable(failure)
+        return self._follower.state
+
+    def refresh(self, timeout_s: float | None = None) -> LedgerState:
+        """Read the log to its end, by a sync: nothing granted before is missing.
+
+        Concurrent callers share one sync.
+
+        Raises:
+            LedgerUnavailable: It could not be read to its end in time.
+            LedgerRegressed: Grants have been lost.
+        """
+        self._synced(self._deadline(timeout_s))
+        return self.state
+
+    def verify(self, leadership: Leadership, timeout_s: float | None = None) -> None:
+        """Return if a leadership is still the latest of its scope, as of now.
+
+        Raises:
+            Deposed: There is a later one.
+            LedgerUnavailable: The ledger could not be read to its end in time.
+            LedgerRegressed: The ledger has lost this grant.
+        """
+        state = self.refresh(timeout_s)
+        latest = state.latest(leadership.scope)
+        if latest is not None and latest.epoch > leadership.epoch:
+            raise Deposed(
+                leadership.scope, leadership.epoch, latest.epoch, latest.holder
+            )
+        if latest is None or latest.grant_id != leadership.grant_id:
+            raise LedgerRegressed(
+                leadership.scope, latest and latest.epoch, leadership.epoch
+            )
+
+    def watch(self, on_grant: OnGrant) -> Callable[[], None]:
+        """Have every grant from now on told, on the thread that follows the log.
+
+        Args:
+            on_grant: Called with each grant. It must return soon, and must not call
+                a method of this ledger that waits.
+
+        Returns:
+            Call it to end the watch.
+        """
+        return self._follower.watch(on_grant)
+
+    def claims(self) -> Iterator[tuple[Claim, bool]]:
+        """Every claim in log order, and whether it won, as far as the log was read.
+
+        Raises:
+            LedgerUnavailable: The reading of the log has stopped.
+        """
+        return self.state.claims()
+
+    def export(self, file: IO[str]) -> int:
+        """Write a ledger file: every claim, in log order. Give their number.
+
+        Raises:
+            LedgerUnavailable: The reading of the log has stopped.
+        """
+        count = 0
+        for claim, _ in self.claims():
+            file.write(json.dumps(claim_to_json(claim), ensure_ascii=False) + "\n")
+            count += 1
+        return count
+
+    # Claiming.
+
+    def claim(
+        self,
+        scope: str,
+        *,
+        holder: str,
+        seen: int | None = None,
+        at_least: int | None = None,
+        exactly: int | None = None,
+        allow_jump: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Leadership:
+        """Ask for the next epoch of a scope, and wait for the log's answer.
+
+        Args:
+            scope: What to lead.
+            holder: Names this process, for people.
+            seen: The latest epoch that was seen before the election was won, 0 for
+                none: the claim is to the one after it, and loses to whoever claimed
+                since. None: the latest is read now.
+            at_least: Jump to this epoch, where the next one is below it.
+            exactly: Claim this very epoch: one that comes from elsewhere.
+            allow_jump: Allow a jump over more than 2^32 epochs.
+            attributes: Text pairs for whoever asks who leads.
+            timeout_s: How long to wait for the answer.
+
+        Raises:
+            ClaimLost: Somebody else leads.
+            ClaimUnknown: The outcome is not known: do not lead, claim again.
+            LedgerUnavailable: Nothing was claimed, the ledger cannot be reached.
+            LedgerRegressed: Grants have been lost; nothing was claimed.
+            EpochExhausted: No higher epoch exists.
+            MisconfiguredError: An argument is wrong.
+        """
+        check_scope(scope)
+        deadline = self._deadline(timeout_s)
+        latest = self._state_to_claim_on(scope, at_least, deadline).latest(scope)
+        claim = Claim(
+            scope=scope,
+            epoch=plan_epoch(
+                scope,
+                latest,
+                seen=seen,
+                at_least=at_least,
+                exactly=exactly,
+                allow_jump=allow_jump,
+            ),
+            previous=0 if latest is None else latest.epoch,
+            grant_id=token_hex(8),
+            holder=holder,
+            claimed_at=time.time_ns() // 1_000_000,
+            attributes=dict(attributes or {}),
+        )
+        self._append_claim(claim, deadline)
+        return self._outcome(claim)
+
+    def _state_to_claim_on(
+        self, scope: str, at_least: int | None, deadline: float
+    ) -> LedgerState:
+        try:
+            self._synced(deadline)
+        except LedgerRegressed as error:
+            # The way out of a regress is a claim above everything that was in use.
+            is_way_out = error.scope == scope and (at_least or 0) > error.seen_epoch
+            if not is_way_out:
+                raise
+        return self.state
+
+    def _append_claim(self, claim: Claim, deadline: float) -> None:
+        value = _checked_value(claim)
+        unknown = ""
+        offset = -1
+        try:
+            offset = self._log.append(claim_key(claim), value, deadline)
+            self._log.read_past(offset, deadline)
+        except AppendRefusedError as error:
+            raise LedgerUnavailable(
+                self.coordination_topic, f"the claim was refused: {error}"
+            ) from error
+        except AppendUnknownError as error:
+            unknown = str(error)
+        except ReadingStoppedError as error:
+            unknown = f"it was written at offset {offset}, but {error.reason}"
+        if unknown:
+            raise ClaimUnknown(claim.scope, claim.epoch, claim.grant_id, unknown)
+
+    def _outcome(self, claim: Claim) -> Leadership:
+        state = self.state
+        latest = state.latest(claim.scope)
+        if latest is not None and latest.grant_id == claim.grant_id:
+            return Leadership(claim, self.verify)
+        if latest is None or latest.epoch < claim.epoch:
+            raise ClaimUnknown(
+                claim.scope,
+                claim.epoch,
+                claim.grant_id,
+                "it was acknowledged, but is not in the log",
+            )
+        raise ClaimLost(claim.scope, claim.epoch, latest.epoch, latest.holder)
+
+    # Reading to the end.
+
+    def _sync(self, deadline: float) -> None:
+        """One synchronised read, and a look whether the topic is still the same."""
+        try:
+            self._log.sync(deadline)
+        except ReadingStoppedError as error:
+            self._reload_if_new_topic(deadline)
+            raise self._unavailable(error) from error
+        self._reload_if_new_topic(deadline)
+        self._follower.check_floor()
+
+    def _reload_if_new_topic(self, deadline: float) -> None:
+        if self._keeper is None:
+            return
+        topic_id = self._keeper.topic_id(self.coordination_topic)
+        if topic_id is None:
+            raise LedgerUnavailable(self.coordination_topic, "the topic does not exist")
+        if topic_id == self._topic_id:
+            return
+        _log.warning(
+            "topic %s was made anew (id %s, before %s)",
+            self.coordination_topic,
+            topic_id,
+            self._topic_id,
+        )
+        # The table first and the ledger after it: the other way round, a new
+        # leader would look like a loss.
+        rows = read_starts(self._config, self.table_topic, self._left(deadline))
+        self._follower.raise_floor((row.scope, row.epoch) for row in rows)
+        self._topic_id = topic_id
+        self._log.restart()
+        try:
+            self._log.sync(deadline)
+        except ReadingStoppedError as error:
+            raise self._unavailable(error) from error
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        return time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - time.monotonic())
+
+    def _overdue(self) -> LedgerUnavailable:
+        return LedgerUnavailable(self.coordination_topic, "not read to its end in time")
+
+    def _unavailable(self, error: ReadingStoppedError) -> LedgerUnavailable:
+        return LedgerUnavailable(self.coordination_topic, error.reason, error.offset)
+
+    def close(self) -> None:
+        """Stop following the log. May be called again."""
+        self._log.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _checked_value(claim: Claim) -> bytes:
+    value = claim_value(claim)
+    if len(value) > _MAX_CLAIM_BYTES:
+        raise MisconfiguredError(
+            "attributes", f"{len(value):,} bytes", "holder and attributes are too long",
+            f"A claim may have {_MAX_CLAIM_BYTES:,} bytes: use names and addresses.",
+        )  # fmt: skip
+    return value

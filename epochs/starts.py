@@ -1,0 +1,156 @@
+"""Rows of the max-epoch table and commit metadata: one fact, one spelling.
+
+A row's key is the fact itself, so a reader that writes it once more repeats what
+stands there, and no writer can lower anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from epochfence.epochs import schemas
+from epochfence.epochs.errors import MisconfiguredError
+from epochfence.epochs.values import EpochStart, Position, Stamp
+
+#: Beyond this many bytes the commit metadata leaves out the epochs.
+MAX_METADATA_EPOCHS_BYTES = 3500
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def row_key(start: EpochStart) -> bytes:
+    """The record key of a row: compact JSON, non-ASCII escaped, null for unknown."""
+    leader_epoch, offset = start.position
+    return _compact(
+        [
+            start.topic,
+            start.topic_id,
+            start.partition,
+            start.scope,
+            start.epoch,
+            start.grant_id,
+            leader_epoch,
+            offset,
+        ]
+    ).encode("ascii")
+
+
+def decode_row_key(key: bytes | None) -> EpochStart:
+    """The epoch start that a row's key spells.
+
+    Raises:
+        Undecodable: It is no row's key, or not in its one spelling.
+    """
+    try:
+        fields = json.loads(key or b"")
+        topic, topic_id, partition, scope, epoch, grant_id, leader, offset = fields
+        Stamp(scope, epoch, grant_id)
+        start = EpochStart(
+            topic, topic_id, partition, scope, epoch, grant_id, Position(leader, offset)
+        )
+    except (ValueError, TypeError, AttributeError, MisconfiguredError) as error:
+        raise schemas.Undecodable("its key is no epoch start") from error
+    numbers = (partition, epoch, offset, 0 if leader is None else leader)
+    well_typed = (
+        isinstance(topic, str)
+        and isinstance(topic_id, str | None)
+        and all(type(number) is int and number >= 0 for number in numbers)
+    )
+    if not well_typed or row_key(start) != key:
+        raise schemas.Undecodable("its key is not in the one spelling of its fact")
+    return start
+
+
+@dataclass(frozen=True, slots=True)
+class RowInfo:
+    """What goes with a row: who wrote it and when, and under which settings.
+
+    Attributes:
+        written_by: Names the writer, for people.
+        written_at: Milliseconds since 1970 by the writer's clock, for people.
+        settings_digest: `FenceSettings.digest()` of the writer.
+    """
+
+    written_by: str
+    written_at: int
+    settings_digest: str
+
+
+def row_value(info: RowInfo) -> bytes:
+    """The record value of a row."""
+    return schemas.encode(
+        schemas.EPOCH_START_ROW,
+        {
+            "written_by": info.written_by,
+            "written_at": info.written_at,
+            "settings_digest": info.settings_digest,
+        },
+    )
+
+
+def decode_row_value(value: bytes | None) -> RowInfo:
+    """What goes with a row.
+
+    Raises:
+        Undecodable: It is no row's value.
+        UnknownFingerprint: A newer version wrote it.
+    """
+    schema, record = schemas.decode(value or b"")
+    if schema is not schemas.EPOCH_START_ROW:
+        raise schemas.Undecodable(f"it is a {schema.name}, not a row")
+    return RowInfo(**record)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMetadata:
+    """What an offset commit says about the fence at the committed position.
+
+    Attributes:
+        topic_id: The life of the topic that the offset belongs to, None: unknown.
+        starts: At least this many epoch starts count there, None where the commit
+            lies beyond what was judged.
+        epochs: The current epoch of each scope there, None where it is left out.
+    """
+
+    topic_id: str | None
+    starts: int | None = None
+    epochs: Mapping[str, int] | None = None
+
+    def encode(self, *, with_epochs: bool = True) -> str:
+        """The metadata string of the commit.
+
+        Args:
+            with_epochs: False to leave out the epochs, where a broker refused the
+                commit as too large.
+        """
+        content: dict[str, Any] = {"epochfence": 1, "t": self.topic_id}
+        if self.starts is not None:
+            content["n"] = self.starts
+        short = _compact(content)
+        if self.epochs is None or self.starts is None or not with_epochs:
+            return short
+        full = _compact({**content, "e": dict(sorted(self.epochs.items()))})
+        return full if len(full) <= MAX_METADATA_EPOCHS_BYTES else short
+
+
+def decode_commit_metadata(metadata: str | None) -> CommitMetadata | None:
+    """What a commit's metadata says, None where it is not ours or damaged."""
+    try:
+        content = json.loads(metadata or "")
+    except ValueError:
+        return None
+    if not isinstance(content, dict) or content.get("epochfence") != 1:
+        return None
+    topic_id, starts, epochs = (content.get(name) for name in "tne")
+    if not isinstance(topic_id, str | None) or not isinstance(starts, int | None):
+        return None
+    if epochs is not None and not (
+        isinstance(epochs, dict) and all(type(e) is int for e in epochs.values())
+    ):
+        return None
+    return CommitMetadata(topic_id, starts, epochs)

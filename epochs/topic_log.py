@@ -1,0 +1,324 @@
+"""A compacted topic of ours as one log: appended to, followed, read to its end.
+
+One thread owns the consumer and follows the log; whoever has to know more than
+that thread has read appends a sync record and waits until it has been passed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from secrets import token_hex
+from typing import Protocol
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+from epochfence.epochs.claims import sync_key
+from epochfence.epochs.connection import (
+    Config,
+    LastError,
+    appending_producer,
+    reading_consumer,
+)
+from epochfence.epochs.partition_reader import next_batch
+
+_log = logging.getLogger(__name__)
+
+#: Only this partition is used.
+PARTITION = 0
+
+# How long the following thread waits for a message before it looks whether it
+# should stop, and a sender before it looks at its deadline.
+_FOLLOW_S = 0.2
+_SEND_S = 0.05
+
+# The record was certainly not stored: the broker said no before it wrote.
+_NOT_STORED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+
+
+class AppendRefusedError(Exception):
+    """The record was certainly not stored."""
+
+
+class AppendUnknownError(Exception):
+    """Nobody knows whether the record was stored."""
+
+
+class ReadingStoppedError(Exception):
+    """The log could not be read on, or not in time."""
+
+    def __init__(self, reason: str, offset: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.offset = offset
+
+
+class Follower(Protocol):
+    """Takes in the records of a log, in order, on the thread that follows it."""
+
+    def restart(self) -> None:
+        """The log is read from its start (again)."""
+        ...
+
+    def take(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        """Take in one record. A `ReadingStoppedError` stops the reading there."""
+        ...
+
+    def caught_up(self) -> None:
+        """What was there is read, for the first time since the (re)start."""
+        ...
+
+
+class TopicLog:
+    """Partition 0 of a topic, followed from its start.
+
+    Args:
+        config: Connection settings, as for confluent-kafka.
+        topic: The topic, which exists.
+        follower: Takes in its records.
+
+    Raises:
+        MisconfiguredError: A setting is unknown or contradicts what is needed.
+    """
+
+    def __init__(self, config: Config, topic: str, follower: Follower) -> None:
+        self._config = config
+        self._topic = topic
+        self._follower = follower
+        self._reader_id = token_hex(8)
+        self._last_error = LastError()
+        self._producer: Producer = appending_producer(config, self._last_error)
+        self._changed = threading.Condition()
+        self._position = 0
+        self._is_caught_up = False
+        # A life of the reading: each has a client of its own, and begins at 0.
+        self._wanted_life = 0
+        self._life = -1
+        self._failure: ReadingStoppedError | None = None
+        self._is_closing = False
+        # Made here, so that a wrong setting is raised to whoever gave it.
+        consumer = self._new_consumer()
+        self._thread = threading.Thread(
+            target=self._follow,
+            args=(consumer,),
+            name=f"epochfence-{topic}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    # Appending.
+
+    def append(self, key: bytes, value: bytes | None, deadline: float) -> int:
+        """Append a record, acknowledged by all in-sync replicas; give its offset.
+
+        Args:
+            key: The record's key.
+            value: The record's value.
+            deadline: By `time.monotonic()`.
+
+        Raises:
+            AppendRefusedError: It was certainly not stored.
+            AppendUnknownError: It may have been stored, or may still be.
+        """
+        reports: list[tuple[KafkaError | None, Message]] = []
+        producer = self._producer
+        try:
+            producer.produce(
+                self._topic,
+                value,
+                key,
+                PARTITION,
+                on_delivery=lambda error, message: reports.append((error, message)),
+            )
+        except (KafkaException, BufferError) as error:
+            raise AppendRefusedError(str(error)) from error
+        while not reports:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                self._replace_producer(producer)
+                reason = self._last_error.or_else("no acknowledgement in time")
+                raise AppendUnknownError(reason)
+            producer.poll(min(_SEND_S, remaining))
+        error, message = reports[0]
+        if error is not None:
+            raise (
+                AppendRefusedError(error.str())
+                if error.code() in _NOT_STORED
+                else AppendUnknownError(error.str())
+            )
+        offset = message.offset()
+        assert offset is not None
+        return offset
+
+    def _replace_producer(self, producer: Producer) -> None:
+        """What still waits to be sent shall not be sent some day."""
+        if producer is self._producer:
+            self._producer = appending_producer(self._config, self._last_error)
+        producer.purge(in_queue=True, in_flight=True, blocking=False)
+
+    # Reading to the end.
+
+    @property
+    def failure(self) -> ReadingStoppedError | None:
+        """What the reading stopped at, None while it goes on."""
+        return self._failure
+
+    def read_past(self, offset: int, deadline: float) -> None:
+        """Wait until the record at `offset` has been taken in (or cleaned away).
+
+        Raises:
+            ReadingStoppedError: The log could not be read on, or not in time.
+        """
+        self._wait(lambda: self._position > offset, deadline)
+
+    def read_to_told_end(self, deadline: float) -> int:
+        """Wait until what a broker calls the end was met; give the next offset.
+
+        A deposed broker may know an old end only: this is no synchronised read.
+
+        Raises:
+            ReadingStoppedError: The log could not be read on, or not in time.
+        """
+        self._wait(lambda: True, deadline)
+        return self._position
+
+    def sync(self, deadline: float) -> None:
+        """Read to the end: append a sync record and read past it.
+
+        Raises:
+            ReadingStoppedError: The record was not acknowledged, or the log could
+                not be read up to it, in time.
+        """
+        if self._failure is not None:
+            self.restart()
+        try:
+            offset = self.append(sync_key(self._reader_id), None, deadline)
+        except (AppendRefusedError, AppendUnknownError) as error:
+            raise ReadingStoppedError(f"the sync was not written: {error}") from error
+        self.read_past(offset, deadline)
+
+    def restart(self) -> None:
+        """Read the log from its start again, with a new client.
+
+        The old one ignores a leader whose broker epoch is below the one it knows.
+        """
+        with self._changed:
+            self._failure = None
+            self._wanted_life += 1
+            self._changed.notify_all()
+        self._replace_producer(self._producer)
+
+    def _wait(self, condition: Callable[[], bool], deadline: float) -> None:
+        with self._changed:
+            while True:
+                if self._failure is not None:
+                    raise self._failure
+                is_current = self._life == self._wanted_life and self._is_caught_up
+                if is_current and condition():
+                    return
+                if self._is_closing:
+                    raise ReadingStoppedError("it was closed")
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    reason = self._last_error.or_else("not read to its end in time")
+                    raise ReadingStoppedError(reason, self._position)
+                self._changed.wait(remaining)
+
+    # The thread that follows.
+
+    def _new_consumer(self) -> Consumer:
+        # Never read_committed: an open transaction of anybody would hold up all.
+        return reading_consumer(
+            self._config, self._last_error, isolation="read_uncommitted"
+        )
+
+    def _follow(self, consumer: Consumer) -> None:
+        try:
+            while self._may_go_on():
+                if self._life != self._wanted_life:
+                    if self._life >= 0:
+                        consumer.close()
+                        consumer = self._new_consumer()
+                    self._begin_life(consumer)
+                try:
+                    batch = next_batch(consumer, _FOLLOW_S)
+                    if batch:
+                        self._take(batch)
+                except ReadingStoppedError as failure:
+                    self._fail(failure)
+        except Exception as error:
+            _log.exception("reading of topic %s stopped", self._topic)
+            self._fail(ReadingStoppedError(f"its reader failed: {error!r}"))
+        finally:
+            consumer.close()
+
+    def _may_go_on(self) -> bool:
+        """Whether to read on; waits while the reading is stopped by a failure."""
+        with self._changed:
+            while self._failure is not None and not self._is_closing:
+                self._changed.wait()
+            return not self._is_closing
+
+    def _begin_life(self, consumer: Consumer) -> None:
+        with self._changed:
+            self._life = self._wanted_life
+            self._position = 0
+            self._is_caught_up = False
+            self._follower.restart()
+        consumer.assign([TopicPartition(self._topic, PARTITION, OFFSET_BEGINNING)])
+
+    def _take(self, batch: list[Message]) -> None:
+        position = self._position
+        is_at_end = False
+        for message in batch:
+            error = message.error()
+            offset = message.offset()
+            if error is None:
+                assert offset is not None
+                self._follower.take(offset, message.key(), message.value())
+                position = offset + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                position = max(position, offset or 0)
+                is_at_end = True
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                _log.warning("topic %s is read anew: %s", self._topic, error.str())
+                self.restart()
+                return
+            else:
+                self._last_error(error)
+        with self._changed:
+            self._position = position
+            if is_at_end and not self._is_caught_up:
+                self._is_caught_up = True
+                self._follower.caught_up()
+            self._changed.notify_all()
+
+    def _fail(self, failure: ReadingStoppedError) -> None:
+        with self._changed:
+            self._failure = failure
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop following. May be called again."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join()

@@ -1,0 +1,162 @@
+"""The values of the rules: what exists, exists only in a correct form.
+
+A value of a type of this module has been checked; code that receives one need
+not look again. Words as in the glossary of docs/rules.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from epochfence.epochs.errors import MisconfiguredError
+
+#: The highest epoch. Every language that may read a stamp has a 64-bit integer.
+MAX_EPOCH = 2**63 - 1
+
+#: What a foreign scope begins with; no scope of ours can, so the two never clash.
+FOREIGN_PREFIX = "~"
+
+_SCOPE = re.compile(r"[A-Za-z0-9._/-]{1,200}\Z")
+_GRANT_ID = re.compile(r"[0-9a-f]{16}\Z")
+
+
+def check_scope(scope: str) -> str:
+    """Give `scope` back if it names one; raise `MisconfiguredError` if not."""
+    if not _SCOPE.match(scope):
+        shown = scope if len(scope) <= 60 else f"{scope[:60]}… ({len(scope)} long)"
+        raise MisconfiguredError(
+            "scope",
+            shown,
+            "this is no scope name",
+            "Use 1 to 200 of the characters A-Z a-z 0-9 . _ - /",
+        )
+    return scope
+
+
+def check_epoch(epoch: int, setting: str = "epoch", lowest: int = 1) -> int:
+    """Give `epoch` back if it is one; raise `MisconfiguredError` if not.
+
+    Args:
+        epoch: The number to check.
+        setting: What the number is called in the error's message.
+        lowest: The lowest number allowed: 0 for foreign epochs and for "none yet".
+    """
+    if not lowest <= epoch <= MAX_EPOCH:
+        raise MisconfiguredError(
+            setting, epoch, "out of range", f"Use {lowest} to 2^63-1 ({MAX_EPOCH})."
+        )
+    return epoch
+
+
+def check_grant_id(grant_id: str) -> str:
+    """Give `grant_id` back if it is one; raise `MisconfiguredError` if not."""
+    if not _GRANT_ID.match(grant_id):
+        raise MisconfiguredError(
+            "grant_id", grant_id[:60], "malformed", "Use 16 lower-case hex digits."
+        )
+    return grant_id
+
+
+class Position(NamedTuple):
+    """Where a record stands in its partition.
+
+    Compared by the broker's leader epoch first and the offset second; where a
+    leader epoch is unknown on either side, by the offsets alone. That is no total
+    order, so there is no `<`.
+    """
+
+    leader_epoch: int | None
+    offset: int
+
+    def is_at_or_before(self, other: Position) -> bool:
+        """Whether this position is not behind `other`."""
+        mine, theirs = self.leader_epoch, other.leader_epoch
+        if mine is None or theirs is None or mine == theirs:
+            return self.offset <= other.offset
+        return mine < theirs
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Scope, epoch and grant id as they travel with a message.
+
+    A foreign stamp has a scope that begins with `~`, an epoch that may be 0, and
+    no grant id.
+    """
+
+    scope: str
+    epoch: int
+    grant_id: str | None
+
+    def __post_init__(self) -> None:
+        if self.scope.startswith(FOREIGN_PREFIX):
+            check_epoch(self.epoch, lowest=0)
+            if self.grant_id is not None:
+                raise MisconfiguredError(
+                    "grant_id", self.grant_id, "a foreign stamp has none", "Use None."
+                )
+            return
+        check_scope(self.scope)
+        check_epoch(self.epoch)
+        check_grant_id(self.grant_id or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A record by which a candidate asks for an epoch of a scope.
+
+    A claim that won is a *grant*; which ones did is the ledger's to say.
+
+    Attributes:
+        scope: What the candidate wants to lead.
+        epoch: The epoch asked for, 1 to 2^63-1.
+        previous: The epoch seen as the latest, 0 for none. Information only.
+        grant_id: 16 lower-case hex digits, random, never sent twice.
+        holder: Names the candidate, for people.
+        claimed_at: Milliseconds since 1970 by the candidate's clock, for people.
+        attributes: Free text pairs, such as where to forward requests to.
+    """
+
+    scope: str
+    epoch: int
+    previous: int
+    grant_id: str
+    holder: str
+    claimed_at: int
+    attributes: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+
+    def __post_init__(self) -> None:
+        check_scope(self.scope)
+        check_epoch(self.epoch)
+        check_grant_id(self.grant_id)
+
+    @property
+    def stamp(self) -> Stamp:
+        """The stamp of messages written under this claim, should it have won."""
+        return Stamp(self.scope, self.epoch, self.grant_id)
+
+
+class EpochStart(NamedTuple):
+    """Where an epoch of a scope began on one partition: a fact about the log.
+
+    Attributes:
+        topic: The topic's name.
+        topic_id: Kafka's id of this life of the topic (URL-safe base64 without
+            padding), None where unknown.
+        partition: The partition's number.
+        scope: Whose epoch began.
+        epoch: Which epoch.
+        grant_id: Under which grant; None for foreign epochs.
+        position: Where the first admitted record of that epoch stands.
+    """
+
+    topic: str
+    topic_id: str | None
+    partition: int
+    scope: str
+    epoch: int
+    grant_id: str | None
+    position: Position

@@ -1,0 +1,305 @@
+"""The audit: judge the records of a topic or of a file, and sum up what was found.
+
+Whatever the records come from, they go through `epochfence.epochs.fence`. What is
+kept grows with partitions, epochs and reasons, never with records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from epochfence.epochs.fence import PartitionFence
+from epochfence.epochs.ledger_state import LedgerState
+from epochfence.epochs.settings import FenceSettings
+from epochfence.epochs.stamps import Headers
+from epochfence.epochs.values import EpochStart, Position, Stamp
+from epochfence.epochs.verdicts import Kind, Reason, Verdict
+
+#: How many rejected records a report shows one by one.
+SHOWN_REJECTED = 20
+
+
+class OutOfOrderError(ValueError):
+    """A record does not stand behind the one before it in its partition."""
+
+
+@dataclass
+class EpochSummary:
+    """What one partition holds of one epoch that began there or was granted.
+
+    Attributes:
+        scope: Whose epoch.
+        epoch: Its number.
+        grant_id: Its grant, None for foreign epochs.
+        holder: Who held it, None where no ledger says so.
+        start_offset: Where it began, None where it did not begin in what was read.
+        admitted: Records and barriers let through.
+        rejected: Records of it that were not.
+        last_rejected_offset: The last of those.
+    """
+
+    scope: str
+    epoch: int
+    grant_id: str | None
+    holder: str | None = None
+    start_offset: int | None = None
+    admitted: int = 0
+    rejected: int = 0
+    last_rejected_offset: int | None = None
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """One rejected record, for people."""
+
+    topic: str
+    partition: int
+    offset: int
+    verdict: Verdict
+    holder: str | None
+
+
+@dataclass
+class Audit:
+    """Everything that an audit found.
+
+    Args:
+        settings: What the records must carry.
+        ledger: The grants; None where there are none (authority `max-seen`).
+        table: Epoch starts known beforehand.
+
+    Raises:
+        LedgerRegressed: The ledger is below the table.
+        MisconfiguredError: Authority `ledger` without a ledger.
+    """
+
+    settings: FenceSettings
+    ledger: LedgerState | None
+    table: Iterable[EpochStart] = ()
+    partitions: dict[tuple[str, int], PartitionAudit] = field(
+        default_factory=dict["tuple[str, int]", "PartitionAudit"], init=False
+    )
+    rejected: list[Rejected] = field(default_factory=list[Rejected], init=False)
+
+    def __post_init__(self) -> None:
+        self.table = tuple(self.table)
+        if self.ledger is not None:
+            self.ledger.check_not_below((row.scope, row.epoch) for row in self.table)
+
+    def partition(self, topic: str, partition: int) -> PartitionAudit:
+        """The audit of one partition."""
+        found = self.partitions.get((topic, partition))
+        if found is None:
+            found = PartitionAudit(self, topic, partition)
+            self.partitions[topic, partition] = found
+        return found
+
+    def holder(self, stamp: Stamp | None) -> str | None:
+        """Who claimed what a stamp cites, None where no ledger says so."""
+        if stamp is None or self.ledger is None:
+            return None
+        claim = self.ledger.find(stamp.scope, stamp.epoch, stamp.grant_id)
+        return claim and claim.holder
+
+    def finish(self) -> None:
+        """Bring the sums up to date."""
+        for partition in self.partitions.values():
+            partition.end_run()
+
+    def counts(self) -> dict[tuple[Kind, Reason], int]:
+        """Records by verdict and reason, over all partitions."""
+        total: dict[tuple[Kind, Reason], int] = {}
+        for partition in self.partitions.values():
+            for outcome, count in partition.counts.items():
+                total[outcome] = total.get(outcome, 0) + count
+        return total
+
+
+class PartitionAudit:
+    """The audit of one partition, whose records come in order of position."""
+
+    def __init__(self, audit: Audit, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.counts: dict[tuple[Kind, Reason], int] = {}
+        self.epochs: dict[Stamp, EpochSummary] = {}
+        self.first_offset: int | None = None
+        self.last_offset = -1
+        self._audit = audit
+        self._topic_ids: set[str] = set()
+        self._topic_id: str | None = None
+        self._leader_epoch: int | None = None
+        self._run_verdict: Verdict | None = None
+        self._run_records = 0
+        self._fence = PartitionFence(
+            topic,
+            partition,
+            audit.settings,
+            audit.ledger,
+            (r for r in audit.table if (r.topic, r.partition) == (topic, partition)),
+        )
+
+    def judge(
+        self,
+        topic_id: str | None,
+        leader_epoch: int | None,
+        offset: int,
+        headers: Headers,
+        value: bytes | None = None,
+    ) -> Verdict:
+        """Give the next record its verdict.
+
+        Raises:
+            OutOfOrderError: It does not stand behind the one before it.
+        """
+        if topic_id != self._topic_id and topic_id is not None:
+            self._enter_life(topic_id)
+        if offset <= self.last_offset or leader_epoch != self._leader_epoch:
+            self._check_order(leader_epoch, offset)
+        verdict = self._fence.judge(
+            leader_epoch, offset, headers, value, ledger_complete=True
+        )
+        assert verdict is not None  # the ledger is complete
+        if verdict is not self._run_verdict:
+            self.end_run()
+            self._run_verdict = verdict
+            if verdict.starts:
+                self._note_starts(verdict)
+        self._run_records += 1
+        self.last_offset = offset
+        if verdict.is_rejected and len(self._audit.rejected) < SHOWN_REJECTED:
+            holder = self._audit.holder(verdict.cause)
+            self._audit.rejected.append(
+                Rejected(self.topic, self.partition, offset, verdict, holder)
+            )
+        return verdict
+
+    def _enter_life(self, topic_id: str) -> None:
+        if topic_id in self._topic_ids:
+            raise OutOfOrderError(
+                f"topic id {topic_id} of {self.topic}[{self.partition}] comes back "
+                f"after {self._topic_id}: a life of a topic does not return"
+            )
+        self._topic_ids.add(topic_id)
+        if self._topic_id is not None:
+            self.end_run()
+            self.last_offset = -1
+            self._leader_epoch = None
+        self._topic_id = topic_id
+        self._fence.enter_life(topic_id)
+
+    def _check_order(self, leader_epoch: int | None, offset: int) -> None:
+        before = Position(self._leader_epoch, self.last_offset)
+        here = Position(leader_epoch, offset)
+        if here.is_at_or_before(before):
+            raise OutOfOrderError(
+                f"{self.topic}[{self.partition}] offset {offset} (leader epoch "
+                f"{leader_epoch}) stands behind offset {before.offset} (leader epoch "
+                f"{before.leader_epoch}): records must be in order of position"
+            )
+        self._leader_epoch = leader_epoch
+
+    def end_run(self) -> None:
+        """Sum up the records that got the same verdict in a row."""
+        verdict, records = self._run_verdict, self._run_records
+        self._run_verdict, self._run_records = None, 0
+        if verdict is None:
+            return
+        outcome = (verdict.kind, verdict.reason)
+        self.counts[outcome] = self.counts.get(outcome, 0) + records
+        for stamp in verdict.stamps:
+            summary = self._summary(stamp)
+            if summary is None:
+                continue
+            if verdict.is_rejected:
+                summary.rejected += records
+                summary.last_rejected_offset = self.last_offset
+            else:
+                summary.admitted += records
+
+    def _note_starts(self, verdict: Verdict) -> None:
+        for start in verdict.starts:
+            stamp = Stamp(start.scope, start.epoch, start.grant_id)
+            summary = self.epochs.setdefault(stamp, self._new_summary(stamp))
+            if summary.start_offset is None:
+                summary.start_offset = start.position.offset
+
+    def _summary(self, stamp: Stamp) -> EpochSummary | None:
+        """Only for what began here or was granted: made-up epochs have no end."""
+        summary = self.epochs.get(stamp)
+        if summary is None:
+            ledger = self._audit.ledger
+            if ledger is None or not ledger.is_grant(
+                stamp.scope, stamp.epoch, stamp.grant_id
+            ):
+                return None
+            summary = self.epochs[stamp] = self._new_summary(stamp)
+        return summary
+
+    def _new_summary(self, stamp: Stamp) -> EpochSummary:
+        return EpochSummary(
+            stamp.scope, stamp.epoch, stamp.grant_id, self._audit.holder(stamp)
+        )
+
+
+def to_json(audit: Audit, ledger_note: str | None) -> dict[str, Any]:
+    """The report as one JSON object.
+
+    Args:
+        audit: What was found.
+        ledger_note: Where the ledger came from and how far it was read.
+    """
+    counts = audit.counts()
+    return {
+        "records": sum(counts.values()),
+        "ledger": ledger_note,
+        "authority": audit.settings.authority,
+        "verdicts": _counts_to_json(counts),
+        "partitions": [
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "records": sum(partition.counts.values()),
+                "verdicts": _counts_to_json(partition.counts),
+                "epochs": [
+                    vars(summary) for summary in sorted_epochs(partition.epochs)
+                ],
+            }
+            for partition in sorted_partitions(audit)
+        ],
+        "rejected": [
+            {
+                "topic": one.topic,
+                "partition": one.partition,
+                "offset": one.offset,
+                "verdict": one.verdict.kind,
+                "reason": one.verdict.reason,
+                "scope": one.verdict.cause and one.verdict.cause.scope,
+                "epoch": one.verdict.cause and one.verdict.cause.epoch,
+                "current_epoch": one.verdict.current_epoch,
+                "holder": one.holder,
+            }
+            for one in audit.rejected
+        ],
+    }
+
+
+def _counts_to_json(counts: dict[tuple[Kind, Reason], int]) -> list[dict[str, Any]]:
+    return [
+        {"verdict": kind, "reason": reason, "records": count}
+        for (kind, reason), count in sorted(counts.items())
+    ]
+
+
+def sorted_partitions(audit: Audit) -> list[PartitionAudit]:
+    """The partitions by topic and number."""
+    return [audit.partitions[at] for at in sorted(audit.partitions)]
+
+
+def sorted_epochs(epochs: dict[Stamp, EpochSummary]) -> list[EpochSummary]:
+    """The epochs of a partition by scope, epoch and grant id."""
+    return sorted(
+        epochs.values(), key=lambda one: (one.scope, one.epoch, one.grant_id or "")
+    )

@@ -1,0 +1,215 @@
+"""Where an audit's records come from: a record file, or a topic."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from confluent_kafka import Message
+
+from epochfence.audit import Audit, OutOfOrderError
+from epochfence.epochs.connection import Config
+from epochfence.epochs.errors import (
+    LedgerUnavailable,
+    MisconfiguredError,
+    PartitionUnavailable,
+)
+from epochfence.epochs.ledger_state import LedgerState
+from epochfence.epochs.partition_reader import PartitionReader
+from epochfence.epochs.schemas import UnknownFingerprint
+from epochfence.epochs.topic_log import PARTITION
+from epochfence.epochs.topics import TopicKeeper
+from epochfence.files import InvalidFileError, VerdictFile, read_records
+
+_log = logging.getLogger(__name__)
+
+#: Told now and then how many records were judged so far.
+Progress = Callable[[int], None]
+
+_RECORDS_PER_TICK = 1 << 15
+
+
+def audit_file(
+    audit: Audit,
+    path: str,
+    verdicts: VerdictFile | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Judge the records of a file.
+
+    Raises:
+        InvalidFileError: The file or a line of it is bad, or out of order.
+    """
+    partitions = audit.partitions
+    for judged, (number, record) in enumerate(read_records(path), 1):
+        partition = partitions.get((record.topic, record.partition))
+        if partition is None:
+            partition = audit.partition(record.topic, record.partition)
+        try:
+            verdict = partition.judge(
+                record.topic_id,
+                record.leader_epoch,
+                record.offset,
+                record.headers,
+                record.value,
+            )
+        except OutOfOrderError as error:
+            raise InvalidFileError(path, number, str(error)) from error
+        if verdicts is not None:
+            verdicts.write(record.topic, record.partition, record.offset, verdict)
+        if progress is not None and judged % _RECORDS_PER_TICK == 0:
+            progress(judged)
+    audit.finish()
+
+
+@dataclass(frozen=True)
+class ToldLedger:
+    """A ledger read to the end that a broker told, without writing a sync.
+
+    Attributes:
+        state: What the log says.
+        note: How far it was read, for people.
+    """
+
+    state: LedgerState
+    note: str
+
+
+def read_told_ledger(config: Config, topic: str, timeout_s: float) -> ToldLedger:
+    """Read a coordination topic to the end that the broker tells. Writes nothing.
+
+    Raises:
+        LedgerUnavailable: It cannot be read.
+        MisconfiguredError: There is no such topic.
+    """
+    _partitions_of(TopicKeeper(config, timeout_s), topic)
+    state = LedgerState()
+    try:
+        # Never read_committed: an open transaction of anybody would hold it up.
+        with PartitionReader(
+            config, topic, PARTITION, isolation="read_uncommitted"
+        ) as reader:
+            low, high = reader.bounds(timeout_s)
+            for batch in reader.read(low, high, stall_timeout_s=timeout_s):
+                for message in batch:
+                    _fold(state, topic, message)
+    except PartitionUnavailable as error:
+        raise LedgerUnavailable(topic, error.reason, error.offset) from error
+    note = f"Ledger: topic {topic} as of offset {high}, unsynced."
+    return ToldLedger(state, note)
+
+
+def _fold(state: LedgerState, topic: str, message: Message) -> None:
+    try:
+        outcome = state.apply(message.key(), message.value())
+    except UnknownFingerprint as error:
+        raise LedgerUnavailable(topic, str(error), message.offset()) from error
+    if outcome.fate == "passed-over":
+        _log.warning(
+            "%s offset %s is passed over: %s", topic, message.offset(), outcome.problem
+        )
+
+
+class TopicSource:
+    """The partitions of a topic, from their start to an end captured now.
+
+    The ends are captured before a ledger is read: a record below them was written
+    under a grant that was in the ledger by then.
+
+    Args:
+        config: Connection settings, as for confluent-kafka.
+        topic: The topic.
+        partitions: Only these; None: all.
+        timeout_s: How long the cluster may take where nothing comes.
+
+    Raises:
+        LedgerUnavailable: The cluster does not answer.
+        MisconfiguredError: There is no such topic or partition.
+        PartitionUnavailable: A partition has no leader.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        topic: str,
+        partitions: list[int] | None,
+        timeout_s: float,
+    ) -> None:
+        self.config = config
+        self.topic = topic
+        self.timeout_s = timeout_s
+        keeper = TopicKeeper(config, timeout_s)
+        there = _partitions_of(keeper, topic)
+        absent = sorted(set(partitions or ()) - set(there))
+        if absent:
+            raise MisconfiguredError(
+                "--partition", absent, f"topic {topic} has partitions 0 to {there[-1]}",
+                "Name partitions that exist.",
+            )  # fmt: skip
+        self.topic_id = keeper.topic_id(topic)
+        self.bounds: dict[int, tuple[int, int]] = {}
+        for partition in sorted(set(partitions or there)):
+            with PartitionReader(config, topic, partition) as reader:
+                self.bounds[partition] = reader.bounds(timeout_s)
+
+
+def _partitions_of(keeper: TopicKeeper, topic: str) -> list[int]:
+    there = keeper.partitions(topic)
+    if not there:
+        raise MisconfiguredError(
+            "topic", topic, "there is no such topic on this cluster",
+            "Check the name, and the cluster given with -b.",
+        )  # fmt: skip
+    return there
+
+
+def audit_topic(
+    audit: Audit,
+    source: TopicSource,
+    verdicts: VerdictFile | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Judge the records of a topic, one partition after the other.
+
+    Raises:
+        PartitionUnavailable: A partition could not be read.
+    """
+    judged = 0
+    for number, (low, high) in source.bounds.items():
+        partition = audit.partition(source.topic, number)
+        if low > 0:
+            _log.warning(
+                "%s[%d] begins at offset %d: epochs that began before it are known "
+                "only from a table file (--table)",
+                source.topic,
+                number,
+                low,
+            )
+        with PartitionReader(source.config, source.topic, number) as reader:
+            for batch in reader.read(low, high, stall_timeout_s=source.timeout_s):
+                for message in batch:
+                    offset = message.offset()
+                    assert offset is not None
+                    verdict = partition.judge(
+                        source.topic_id,
+                        message.leader_epoch(),
+                        offset,
+                        message.headers() or (),
+                        message.value(),
+                    )
+                    if verdicts is not None:
+                        verdicts.write(source.topic, number, offset, verdict)
+                judged += len(batch)
+                if progress is not None:
+                    progress(judged)
+            if reader.position is not None and reader.position < high:
+                _log.warning(
+                    "%s[%d] offsets %d to %d lie behind an open transaction and "
+                    "were not judged",
+                    source.topic,
+                    number,
+                    reader.position,
+                    high - 1,
+                )
+    audit.finish()

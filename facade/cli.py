@@ -1,0 +1,43 @@
+"""The command `epochfence`: its commands come from the modules named here."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from epochfence import cli_audit, cli_ledger
+
+app = typer.Typer(
+    name="epochfence",
+    help="Keeps deposed leaders from corrupting what Kafka consumers build.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("audit")(cli_audit.audit)
+app.add_typer(cli_ledger.app, name="ledger")
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"epochfence {version('epochfence')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(  # pyright: ignore[reportUnusedFunction]
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            "-V",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and exit.",
+        ),
+    ] = False,
+) -> None:
+    del show_version

@@ -1,0 +1,253 @@
+"""`epochfence audit`: judge a topic or a record file against a ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+from epochfence.audit import Audit, to_json
+from epochfence.audit_report import print_report
+from epochfence.audit_sources import (
+    Progress as Tick,
+)
+from epochfence.audit_sources import (
+    TopicSource,
+    audit_file,
+    audit_topic,
+    read_told_ledger,
+)
+from epochfence.cli_options import (
+    BootstrapServer,
+    CommandConfig,
+    CoordinationTopic,
+    Properties,
+    Timeout,
+    kafka_config,
+)
+from epochfence.epochs.errors import MisconfiguredError
+from epochfence.epochs.ledger_state import LedgerState
+from epochfence.epochs.settings import FenceSettings
+from epochfence.epochs.stamps import stamp_reader
+from epochfence.epochs.topics import COORDINATION_TOPIC
+from epochfence.files import VerdictFile, read_ledger, read_table
+from epochfence.terminal import EXIT_FAILED, err, out, reported_errors
+
+
+class AuditFormat(str, Enum):
+    """How a report is printed."""
+
+    table = "table"
+    json = "json"
+
+
+class FailOn(str, Enum):
+    """What makes `audit` end with exit code 1."""
+
+    rejected = "rejected"
+    quarantined = "quarantined"
+    never = "never"
+
+
+class AuthorityChoice(str, Enum):
+    """Who says which epochs exist."""
+
+    ledger = "ledger"
+    max_seen = "max-seen"
+
+
+class UnstampedChoice(str, Enum):
+    """What becomes of a record without a required stamp."""
+
+    quarantine = "quarantine"
+    admit = "admit"
+    admit_until_first_stamp = "admit-until-first-stamp"
+
+
+_FAILING = {
+    FailOn.never: set[str](),
+    FailOn.quarantined: {"quarantined"},
+    FailOn.rejected: {"stale", "quarantined"},
+}
+
+
+def audit(
+    records: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECORDS",
+            help="A record file (JSON lines); - is the standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("-t", "--topic", metavar="T", help="Read this topic instead."),
+    ] = None,
+    partitions: Annotated[
+        list[int] | None,
+        typer.Option(
+            "-p", "--partition", metavar="N", min=0, help="Only these partitions."
+        ),
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A ledger file (JSON lines), taken as complete. A topic's default "
+            "is the coordination topic of its cluster.",
+        ),
+    ] = None,
+    coordination_topic: CoordinationTopic = COORDINATION_TOPIC,
+    table: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A table file: epoch starts known before."),
+    ] = None,
+    scopes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scope",
+            metavar="S",
+            help="A scope whose stamp every record must carry. May be repeated. "
+            "Without it, any stamp satisfies.",
+        ),
+    ] = None,
+    stamp: Annotated[
+        str,
+        typer.Option(
+            metavar="STAMP",
+            help="epochfence, or another system's header as HEADER:int64be or "
+            "HEADER:decimal.",
+        ),
+    ] = "epochfence",
+    authority: Annotated[
+        AuthorityChoice | None,
+        typer.Option(
+            help="Who says which epochs exist. Default: ledger for the stamp "
+            "epochfence, max-seen for a foreign header.",
+            show_default=False,
+        ),
+    ] = None,
+    unstamped: Annotated[
+        UnstampedChoice,
+        typer.Option(help="What becomes of a record without a required stamp."),
+    ] = UnstampedChoice.quarantine,
+    max_jump: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="With max-seen: how far above the current epoch the next may be.",
+        ),
+    ] = None,
+    format: Annotated[
+        AuditFormat, typer.Option(help="How to print the report.")
+    ] = AuditFormat.table,
+    verdicts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a line for each record (JSON lines)."),
+    ] = None,
+    fail_on: Annotated[
+        FailOn, typer.Option(help="End with exit code 1 if there are such records.")
+    ] = FailOn.never,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="Show no progress.")
+    ] = False,
+    properties: Properties = None,
+    command_config: CommandConfig = None,
+    timeout_s: Timeout = 30.0,
+) -> None:
+    """Judge the records of a topic or of a file: what a fence would let through.
+
+    Writes nothing to Kafka. Exit codes: 0 done, 1 --fail-on found something, 2 bad
+    usage or input.
+    """
+    with reported_errors():
+        settings = FenceSettings(
+            scopes or (),
+            unstamped=unstamped.value,
+            authority=None if authority is None else authority.value,
+            stamps=stamp_reader(stamp),
+            max_jump=max_jump,
+        )
+        _check_source(records, topic, partitions)
+        state = None if ledger is None else LedgerState(read_ledger(ledger))
+        starts = () if table is None else tuple(read_table(table))
+        note = f"Ledger: file {ledger}." if ledger else "No ledger."
+        with _verdict_file(verdicts) as lines, _progress(quiet) as tick:
+            if topic is not None:
+                config = kafka_config(bootstrap_server, properties, command_config)
+                source = TopicSource(config, topic, partitions, timeout_s)
+                if state is None and settings.authority == "ledger":
+                    told = read_told_ledger(config, coordination_topic, timeout_s)
+                    state, note = told.state, told.note
+                found = Audit(settings, state, starts)
+                audit_topic(found, source, lines, tick)
+            else:
+                _need_ledger(settings, state)
+                found = Audit(settings, state, starts)
+                audit_file(found, records or "-", lines, tick)
+        if format is AuditFormat.json:
+            print(json.dumps(to_json(found, note), indent=2))
+        else:
+            print_report(out(), found, note)
+        if any(kind in _FAILING[fail_on] for kind, _ in found.counts()):
+            raise typer.Exit(EXIT_FAILED)
+
+
+def _check_source(
+    records: str | None, topic: str | None, partitions: list[int] | None
+) -> None:
+    if (records is None) == (topic is None):
+        raise MisconfiguredError(
+            "RECORDS", records, "one source of records is needed",
+            "Give a record file, or --topic T with -b HOST:PORT.",
+        )  # fmt: skip
+    if topic is None and partitions:
+        raise MisconfiguredError(
+            "--partition", partitions, "a record file is judged whole",
+            "Leave it out, or read a topic with --topic T.",
+        )  # fmt: skip
+
+
+def _need_ledger(settings: FenceSettings, state: LedgerState | None) -> None:
+    if settings.authority == "ledger" and state is None:
+        raise MisconfiguredError(
+            "--authority", "ledger", "a record file comes without a ledger",
+            "Give --ledger FILE (epochfence ledger export writes one), or "
+            "--authority max-seen.",
+        )  # fmt: skip
+
+
+@contextmanager
+def _verdict_file(path: Path | None) -> Iterator[VerdictFile | None]:
+    if path is None:
+        yield None
+        return
+    try:
+        file = path.open("wb")
+    except OSError as error:
+        raise MisconfiguredError(
+            "--verdicts", str(path), f"cannot be written: {error.strerror}",
+            "Name a file in a folder that exists.",
+        ) from error  # fmt: skip
+    with file:
+        yield VerdictFile(file)
+
+
+@contextmanager
+def _progress(is_quiet: bool) -> Iterator[Tick | None]:
+    console = err()
+    if is_quiet or not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda judged: progress.update(task, completed=judged)

@@ -1,0 +1,221 @@
+"""`epochfence ledger`: look at leaderships, claim one by hand, save them."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+import sys
+from datetime import datetime, timezone
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from epochfence.audit_sources import ToldLedger, read_told_ledger
+from epochfence.cli_options import (
+    BootstrapServer,
+    CommandConfig,
+    CoordinationTopic,
+    Properties,
+    Timeout,
+    kafka_config,
+)
+from epochfence.epochs.claims import claim_to_json
+from epochfence.epochs.errors import MisconfiguredError
+from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.topics import COORDINATION_TOPIC, TABLE_TOPIC
+from epochfence.epochs.values import Claim
+from epochfence.terminal import out, plain_table, printable, reported_errors
+
+app = typer.Typer(
+    help="Look at leaderships, claim one by hand, save them.", no_args_is_help=True
+)
+
+
+class ShowFormat(str, Enum):
+    """How `ledger show` prints."""
+
+    table = "table"
+    json = "json"
+
+
+@app.command()
+def show(
+    scopes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCOPE...", help="Only these scopes."),
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    properties: Properties = None,
+    command_config: CommandConfig = None,
+    coordination_topic: CoordinationTopic = COORDINATION_TOPIC,
+    format: Annotated[ShowFormat, typer.Option(help="How to print.")] = (
+        ShowFormat.table
+    ),
+    timeout_s: Timeout = 10.0,
+) -> None:
+    """Show who leads what: the latest grant of each scope. Writes nothing."""
+    with reported_errors():
+        config = kafka_config(bootstrap_server, properties, command_config)
+        told = read_told_ledger(config, coordination_topic, timeout_s)
+        state = told.state
+        wanted = scopes or state.scopes()
+        latest = [grant for scope in wanted if (grant := state.latest(scope))]
+        unknown = [scope for scope in wanted if state.latest(scope) is None]
+        if format is ShowFormat.json:
+            for grant in latest:
+                print(json.dumps(claim_to_json(grant), ensure_ascii=False))
+        else:
+            _print_grants(told, latest)
+        if unknown:
+            raise MisconfiguredError(
+                "scope", ", ".join(unknown), "no epoch of it is granted",
+                "Without a scope, all that have a leader are shown.",
+            )  # fmt: skip
+
+
+def _print_grants(told: ToldLedger, grants: list[Claim]) -> None:
+    console = out()
+    console.print(told.note, soft_wrap=True)
+    if not grants:
+        console.print("No epoch of any scope is granted yet.")
+        return
+    console.print()
+    table = plain_table(
+        "scope", "epoch", "holder", "claimed at (UTC)", "grant id", "attributes",
+        right=("epoch",),
+    )  # fmt: skip
+    for grant in grants:
+        table.add_row(
+            grant.scope,
+            str(grant.epoch),
+            printable(grant.holder),
+            _utc(grant.claimed_at),
+            grant.grant_id,
+            printable(", ".join(f"{k}={v}" for k, v in grant.attributes.items())),
+        )
+    console.print(table)
+
+
+def _utc(milliseconds: int) -> str:
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return str(milliseconds)
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+@app.command()
+def claim(
+    scope: Annotated[str, typer.Argument(help="What to lead.")],
+    bootstrap_server: BootstrapServer = None,
+    holder: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Names the claimant. Default: user@host."),
+    ] = None,
+    seen: Annotated[
+        int | None,
+        typer.Option(
+            metavar="EPOCH",
+            help="The latest epoch seen before the election: claim the next one.",
+        ),
+    ] = None,
+    at_least: Annotated[
+        int | None,
+        typer.Option(metavar="EPOCH", help="Jump to this epoch if it is above."),
+    ] = None,
+    exactly: Annotated[
+        int | None, typer.Option(metavar="EPOCH", help="Claim this very epoch.")
+    ] = None,
+    allow_jump: Annotated[
+        bool,
+        typer.Option("--allow-jump", help="Allow a jump over more than 2^32 epochs."),
+    ] = False,
+    attributes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute",
+            metavar="NAME=VALUE",
+            help="Said of the leader to whoever asks. May be repeated.",
+        ),
+    ] = None,
+    properties: Properties = None,
+    command_config: CommandConfig = None,
+    coordination_topic: CoordinationTopic = COORDINATION_TOPIC,
+    table_topic: Annotated[
+        str, typer.Option(metavar="NAME", help="The topic of the max-epoch table.")
+    ] = TABLE_TOPIC,
+    create: Annotated[
+        bool, typer.Option(help="Create the topics where they are missing.")
+    ] = True,
+    timeout_s: Timeout = 10.0,
+) -> None:
+    """Claim an epoch of a scope: this deposes whoever leads it now.
+
+    Prints the grant as a line of a ledger file.
+    """
+    with reported_errors():
+        config = kafka_config(bootstrap_server, properties, command_config)
+        said = dict(_attribute(text) for text in attributes or ())
+        with Ledger(
+            config,
+            coordination_topic=coordination_topic,
+            table_topic=table_topic,
+            create=create,
+            timeout_s=timeout_s,
+        ) as ledger:
+            leadership = ledger.claim(
+                scope,
+                holder=holder or f"{getpass.getuser()}@{socket.gethostname()}",
+                seen=seen,
+                at_least=at_least,
+                exactly=exactly,
+                allow_jump=allow_jump,
+                attributes=said,
+            )
+        print(json.dumps(claim_to_json(leadership.claim), ensure_ascii=False))
+
+
+def _attribute(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise MisconfiguredError(
+            "--attribute", text, "not of the form NAME=VALUE",
+            "Use, for instance, --attribute url=http://pod-7:8080.",
+        )  # fmt: skip
+    return name, value
+
+
+@app.command()
+def export(
+    bootstrap_server: BootstrapServer = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Default: the stdout."),
+    ] = None,
+    properties: Properties = None,
+    command_config: CommandConfig = None,
+    coordination_topic: CoordinationTopic = COORDINATION_TOPIC,
+    timeout_s: Timeout = 10.0,
+) -> None:
+    """Write every claim, in log order, as a ledger file. Writes nothing to Kafka."""
+    with reported_errors():
+        config = kafka_config(bootstrap_server, properties, command_config)
+        told = read_told_ledger(config, coordination_topic, timeout_s)
+        lines: list[dict[str, Any]] = [
+            claim_to_json(claim) for claim, _ in told.state.claims()
+        ]
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        if output is None:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        else:
+            try:
+                output.write_text(text, "utf-8")
+            except OSError as error:
+                raise MisconfiguredError(
+                    "--output", str(output), f"cannot be written: {error.strerror}",
+                    "Name a file in a folder that exists.",
+                ) from error  # fmt: skip

@@ -1,0 +1,234 @@
+"""Record files, ledger files, table files and verdict files: JSON lines.
+
+Readers are generators: memory does not grow with the file. A line that is not
+what it should be is named by its number.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Annotated, Any, TypeVar
+
+import msgspec
+
+from epochfence.epochs.errors import EpochfenceError, MisconfiguredError
+from epochfence.epochs.values import (
+    FOREIGN_PREFIX,
+    Claim,
+    EpochStart,
+    Position,
+    check_epoch,
+    check_grant_id,
+    check_scope,
+)
+from epochfence.epochs.verdicts import Verdict
+
+#: A longer line is no record: Kafka's largest message in base64 is far below it.
+MAX_LINE_BYTES = 256 * 1024 * 1024
+
+_BUFFER_BYTES = 1024 * 1024
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=249)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class InvalidFileError(EpochfenceError):
+    """A file, or a line of one, is not what it should be. Mend it."""
+
+    path: str
+    line: int | None
+    problem: str
+
+    def __str__(self) -> str:
+        where = self.path if self.line is None else f"{self.path}, line {self.line}"
+        return f"{where}: {self.problem}"
+
+
+class RecordLine(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False, kw_only=True
+):
+    """A line of a record file: one Kafka record, bytes as base64."""
+
+    topic: Name
+    partition: Number
+    offset: Offset
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    topic_id: str | None = None
+    leader_epoch: Number | None = None
+    timestamp: int | None = None
+
+
+class ClaimLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A line of a ledger file: one claim, in log order."""
+
+    type: str
+    scope: str
+    epoch: int
+    previous: int
+    grant_id: str
+    holder: str
+    claimed_at: int
+    attributes: dict[str, str] = {}
+
+
+class StartLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A line of a table file: one epoch start."""
+
+    topic: Name
+    partition: Number
+    scope: str
+    epoch: int
+    start_offset: Offset
+    grant_id: str | None = None
+    topic_id: str | None = None
+    leader_epoch: Number | None = None
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    if path == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file = open(path, "rb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+    except OSError as error:
+        problem = f"cannot be opened: {error.strerror}"
+        raise InvalidFileError(path, None, problem) from error
+    with file:
+        yield file
+
+
+def _lines(path: str, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple[int, T]]:
+    """Number and content of each line that is not blank."""
+    decode = decoder.decode
+    number = 0
+    with _opened(path) as file:
+        read = file.readline
+        try:
+            while line := read(MAX_LINE_BYTES):
+                number += 1
+                try:
+                    yield number, decode(line)
+                except msgspec.DecodeError as error:
+                    if not line.strip():
+                        continue
+                    raise InvalidFileError(path, number, _problem(line, error)) from (
+                        error
+                    )
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+            raise InvalidFileError(path, number, problem) from error
+
+
+def _problem(line: bytes, error: msgspec.DecodeError) -> str:
+    if isinstance(error, msgspec.ValidationError):
+        return f"not a line of this kind of file: {error}"
+    return f"not JSON: {error}"
+
+
+def read_records(path: str) -> Iterator[tuple[int, RecordLine]]:
+    """The lines of a record file with their numbers; `-` is the standard input.
+
+    Whether they stand in order is for the audit to see.
+
+    Raises:
+        InvalidFileError: The file or a line of it is bad.
+    """
+    return _lines(path, msgspec.json.Decoder(RecordLine))
+
+
+def read_ledger(path: str) -> Iterator[Claim]:
+    """The claims of a ledger file, in log order.
+
+    Raises:
+        InvalidFileError: The file or a line of it is bad.
+    """
+    for number, line in _lines(path, msgspec.json.Decoder(ClaimLine)):
+        if line.type != "claim":
+            raise InvalidFileError(path, number, f"type {line.type!r} is not 'claim'")
+        try:
+            yield Claim(
+                line.scope,
+                line.epoch,
+                line.previous,
+                line.grant_id,
+                line.holder,
+                line.claimed_at,
+                line.attributes,
+            )
+        except MisconfiguredError as error:
+            raise InvalidFileError(path, number, str(error)) from error
+
+
+def read_table(path: str) -> Iterator[EpochStart]:
+    """The epoch starts of a table file.
+
+    Raises:
+        InvalidFileError: The file or a line of it is bad.
+    """
+    for number, line in _lines(path, msgspec.json.Decoder(StartLine)):
+        try:
+            _check_start(line)
+        except MisconfiguredError as error:
+            raise InvalidFileError(path, number, str(error)) from error
+        yield EpochStart(
+            line.topic,
+            line.topic_id,
+            line.partition,
+            line.scope,
+            line.epoch,
+            line.grant_id,
+            Position(line.leader_epoch, line.start_offset),
+        )
+
+
+def _check_start(line: StartLine) -> None:
+    is_foreign = line.scope.startswith(FOREIGN_PREFIX)
+    check_epoch(line.epoch, lowest=0 if is_foreign else 1)
+    if not is_foreign:
+        check_scope(line.scope)
+    if line.grant_id is not None:
+        check_grant_id(line.grant_id)
+
+
+class VerdictFile:
+    """Writes a verdict file.
+
+    Args:
+        file: Where to.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._encode = msgspec.json.Encoder().encode
+
+    def write(self, topic: str, partition: int, offset: int, verdict: Verdict) -> None:
+        """Write one line."""
+        line: dict[str, Any] = {
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "verdict": verdict.kind,
+            "reason": verdict.reason,
+        }
+        if verdict.cause is not None:
+            line["scope"] = verdict.cause.scope
+            line["epoch"] = verdict.cause.epoch
+        if verdict.current_epoch is not None:
+            line["current_epoch"] = verdict.current_epoch
+        self._file.write(self._encode(line) + b"\n")
+
+
+def write_records(file: IO[bytes], records: Iterable[RecordLine]) -> None:
+    """Write a record file."""
+    encode = msgspec.json.Encoder().encode
+    for record in records:
+        file.write(encode(record) + b"\n")

@@ -1,0 +1,1 @@
+"""The producer side: what writes under a leadership."""
