@@ -24,9 +24,7 @@ def _rebuild(kind: type[EpochfenceError], facts: dict[str, Any]) -> EpochfenceEr
     return error
 
 
-def _led_by(epoch: int | None, holder: str | None) -> str:
-    if epoch is None:
-        return "no epoch of it is granted"
+def _led_by(epoch: int, holder: str) -> str:
     return f"epoch {epoch} is held by {holder!r}"
 
 
@@ -154,15 +152,11 @@ class LedgerRegressed(EpochfenceError):
     """The ledger knows less than was already acted upon. An operator decides."""
 
     scope: str
-    ledger_epoch: int | None
+    ledger_epoch: int  # 0: the ledger knows none
     seen_epoch: int
 
     def __str__(self) -> str:
-        knows = (
-            "no epoch at all"
-            if self.ledger_epoch is None
-            else f"epoch {self.ledger_epoch}"
-        )
+        knows = f"epoch {self.ledger_epoch}" if self.ledger_epoch else "no epoch at all"
         return (
             f"the ledger has lost grants of scope {self.scope!r}: its latest is "
             f"{knows}, but epoch {self.seen_epoch} was in use. The coordination topic "

@@ -23,7 +23,7 @@ from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.stamps import MAX_STAMP_BYTES, Headers, Reading
 from epochfence.epochs.values import EpochStart, Position, Stamp
-from epochfence.epochs.verdicts import Verdict
+from epochfence.epochs.verdicts import Kind, Reason, Verdict
 
 #: How many verdicts a partition remembers before it forgets them all.
 _MAX_REMEMBERED = 1024
@@ -38,13 +38,19 @@ class _Current:
     epoch: int
     grant_ids: set[str | None]
 
-    def is_other_grant(self, grant_id: str | None) -> bool:
-        """Whether a stamp of the current epoch names another grant.
+    def is_of(self, stamp: Stamp) -> bool:
+        """Whether a start names the very grant that a stamp of this epoch cites.
 
-        A foreign stamp names none; a start without a grant id stands for any.
+        A foreign stamp cites none, so any start of its epoch will do.
         """
-        known = self.grant_ids
-        return not (grant_id is None or grant_id in known or None in known)
+        return stamp.epoch == self.epoch and (
+            stamp.grant_id is None or stamp.grant_id in self.grant_ids
+        )
+
+    @property
+    def stands_for_any_grant(self) -> bool:
+        """Whether a start names no grant: then it stands for any of its epoch."""
+        return None in self.grant_ids
 
 
 class PartitionFence:
@@ -284,10 +290,8 @@ class PartitionFence:
     def _is_known(self, stamp: Stamp) -> bool:
         """Whether a stamp can be judged by what is known of the ledger so far."""
         current = self._current.get(stamp.scope)
-        is_current = current is not None and stamp.epoch == current.epoch
-        if is_current and not current.is_other_grant(stamp.grant_id):
-            return True
-        return self._is_granted(stamp)
+        is_current = current is not None and current.is_of(stamp)
+        return is_current or self._is_granted(stamp)
 
     def _reject(self, stamps: tuple[Stamp, ...]) -> Verdict | None:
         """The verdict of the first row that holds for any stamp, None if none does."""
@@ -298,14 +302,15 @@ class PartitionFence:
                 return Verdict("stale", "stale-epoch", stamps, stamp, now.epoch)
         ungranted: Verdict | None = None
         for stamp, now in seen:
-            if now is None or stamp.epoch != now.epoch:
+            if now is None or stamp.epoch != now.epoch or now.is_of(stamp):
                 continue
-            if now.is_other_grant(stamp.grant_id):
-                if self._is_granted(stamp):
-                    return Verdict("quarantined", "conflict", stamps, stamp, now.epoch)
-                ungranted = ungranted or Verdict(
-                    "quarantined", "ungranted", stamps, stamp, now.epoch
-                )
+            if self._is_granted(stamp):
+                if now.stands_for_any_grant:
+                    continue
+                return Verdict("quarantined", "conflict", stamps, stamp, now.epoch)
+            ungranted = ungranted or Verdict(
+                "quarantined", "ungranted", stamps, stamp, now.epoch
+            )
         if ungranted is not None:
             return ungranted
         for stamp, now in seen:
@@ -354,8 +359,8 @@ class PartitionFence:
             self._verdicts.clear()
         cause = stamps[0] if stamps else None
         now = None if cause is None else self._current[cause.scope].epoch
-        kind = "barrier" if reading.is_barrier else "admitted"
-        reason = "unstamped" if is_let_in else "ok"
+        kind: Kind = "barrier" if reading.is_barrier else "admitted"
+        reason: Reason = "unstamped" if is_let_in else "ok"
         verdict = Verdict(kind, reason, stamps, cause, now, opened)
         return verdict if opened else self._remember(key, verdict)
 

@@ -154,7 +154,7 @@ class Ledger:
             )
         if latest is None or latest.grant_id != leadership.grant_id:
             raise LedgerRegressed(
-                leadership.scope, latest and latest.epoch, leadership.epoch
+                leadership.scope, state.epoch_of(leadership.scope), leadership.epoch
             )
 
     def watch(self, on_grant: OnGrant) -> Callable[[], None]:

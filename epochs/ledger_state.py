@@ -117,6 +117,5 @@ class LedgerState:
         for scope, epoch in floor:
             if scope.startswith(FOREIGN_PREFIX):
                 continue
-            latest = self._latest.get(scope)
-            if latest is None or latest.epoch < epoch:
-                raise LedgerRegressed(scope, latest and latest.epoch, epoch)
+            if self.epoch_of(scope) < epoch:
+                raise LedgerRegressed(scope, self.epoch_of(scope), epoch)

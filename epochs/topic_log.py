@@ -156,13 +156,11 @@ class TopicLog:
                 reason = self._last_error.or_else("no acknowledgement in time")
                 raise AppendUnknownError(reason)
             producer.poll(min(_SEND_S, remaining))
-        error, message = reports[0]
-        if error is not None:
-            raise (
-                AppendRefusedError(error.str())
-                if error.code() in _NOT_STORED
-                else AppendUnknownError(error.str())
-            )
+        failure, message = reports[0]
+        if failure is not None:
+            is_refused = failure.code() in _NOT_STORED
+            kind = AppendRefusedError if is_refused else AppendUnknownError
+            raise kind(failure.str())
         offset = message.offset()
         assert offset is not None
         return offset

@@ -96,11 +96,12 @@ class TopicKeeper:
             TopicCollection([topic]), request_timeout=self._timeout_s
         )[topic]
         try:
-            return future.result(self._timeout_s + 1)
+            described: TopicDescription = future.result(self._timeout_s + 1)
         except (KafkaException, FutureTimeout) as error:
             if _code(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
             raise self._unavailable(topic, error) from error
+        return described
 
     def _brokers(self, topic: str) -> int:
         future = self._admin.describe_cluster(request_timeout=self._timeout_s)

@@ -101,7 +101,20 @@ class Audit:
         if stamp is None or self.ledger is None:
             return None
         claim = self.ledger.find(stamp.scope, stamp.epoch, stamp.grant_id)
-        return claim and claim.holder
+        return None if claim is None else claim.holder
+
+    def show(self, partition: PartitionAudit, verdict: Verdict) -> None:
+        """Keep the partition's last record for the report, if there is room."""
+        if len(self.rejected) < SHOWN_REJECTED:
+            self.rejected.append(
+                Rejected(
+                    partition.topic,
+                    partition.partition,
+                    partition.last_offset,
+                    verdict,
+                    self.holder(verdict.cause),
+                )
+            )
 
     def finish(self) -> None:
         """Bring the sums up to date."""
@@ -126,13 +139,13 @@ class PartitionAudit:
         self.counts: dict[tuple[Kind, Reason], int] = {}
         self.epochs: dict[Stamp, EpochSummary] = {}
         self.first_offset: int | None = None
-        self.last_offset = -1
         self._audit = audit
         self._topic_ids: set[str] = set()
         self._topic_id: str | None = None
-        self._leader_epoch: int | None = None
+        self._forget_order()
         self._run_verdict: Verdict | None = None
         self._run_records = 0
+        self._run_is_rejected = False
         self._fence = PartitionFence(
             topic,
             partition,
@@ -140,6 +153,14 @@ class PartitionAudit:
             audit.ledger,
             (r for r in audit.table if (r.topic, r.partition) == (topic, partition)),
         )
+
+    def _forget_order(self) -> None:
+        """What the next record has to stand behind: nothing."""
+        self.last_offset = -1
+        self._leader_epoch: int | None = None
+        self._last_unnamed = -1
+        self._last_named = Position(None, -1)
+        self._highest_named = -1
 
     def judge(
         self,
@@ -165,15 +186,13 @@ class PartitionAudit:
         if verdict is not self._run_verdict:
             self.end_run()
             self._run_verdict = verdict
+            self._run_is_rejected = verdict.is_rejected
             if verdict.starts:
                 self._note_starts(verdict)
         self._run_records += 1
         self.last_offset = offset
-        if verdict.is_rejected and len(self._audit.rejected) < SHOWN_REJECTED:
-            holder = self._audit.holder(verdict.cause)
-            self._audit.rejected.append(
-                Rejected(self.topic, self.partition, offset, verdict, holder)
-            )
+        if self._run_is_rejected:
+            self._audit.show(self, verdict)
         return verdict
 
     def _enter_life(self, topic_id: str) -> None:
@@ -185,20 +204,33 @@ class PartitionAudit:
         self._topic_ids.add(topic_id)
         if self._topic_id is not None:
             self.end_run()
-            self.last_offset = -1
-            self._leader_epoch = None
+            self._forget_order()
         self._topic_id = topic_id
         self._fence.enter_life(topic_id)
 
     def _check_order(self, leader_epoch: int | None, offset: int) -> None:
-        before = Position(self._leader_epoch, self.last_offset)
+        """See that a record stands behind every record of this life before it.
+
+        The one before it is not enough: where a leader epoch is unknown, offsets
+        alone are compared, and that order is not transitive.
+        """
         here = Position(leader_epoch, offset)
-        if here.is_at_or_before(before):
-            raise OutOfOrderError(
-                f"{self.topic}[{self.partition}] offset {offset} (leader epoch "
-                f"{leader_epoch}) stands behind offset {before.offset} (leader epoch "
-                f"{before.leader_epoch}): records must be in order of position"
-            )
+        if self._leader_epoch is None:
+            self._last_unnamed = self.last_offset
+        else:
+            self._last_named = Position(self._leader_epoch, self.last_offset)
+            self._highest_named = max(self._highest_named, self.last_offset)
+        before = [Position(None, self._last_unnamed), self._last_named]
+        if leader_epoch is None:
+            before.append(Position(None, self._highest_named))
+        for position in before:
+            if here.is_at_or_before(position):
+                raise OutOfOrderError(
+                    f"{self.topic}[{self.partition}] offset {offset} (leader epoch "
+                    f"{leader_epoch}) comes after offset {position.offset} (leader "
+                    f"epoch {position.leader_epoch}), but does not stand behind it: "
+                    f"records must be in order of position, each once"
+                )
         self._leader_epoch = leader_epoch
 
     def end_run(self) -> None:

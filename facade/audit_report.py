@@ -74,14 +74,15 @@ def _print_rejected(console: Console, audit: Audit) -> None:
     )  # fmt: skip
     for one in audit.rejected:
         verdict = one.verdict
+        cause = verdict.cause
         table.add_row(
             printable(one.topic),
             str(one.partition),
             str(one.offset),
             verdict.kind,
             verdict.reason,
-            printable(verdict.cause and verdict.cause.scope, "-"),
-            _number(verdict.cause and verdict.cause.epoch),
+            printable(None if cause is None else cause.scope, "-"),
+            _number(None if cause is None else cause.epoch),
             _number(verdict.current_epoch),
             printable(one.holder, "-"),
         )

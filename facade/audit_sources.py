@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from confluent_kafka import Message
 
@@ -18,6 +19,7 @@ from epochfence.epochs.errors import (
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.partition_reader import PartitionReader
 from epochfence.epochs.schemas import UnknownFingerprint
+from epochfence.epochs.stamps import Headers
 from epochfence.epochs.topic_log import PARTITION
 from epochfence.epochs.topics import TopicKeeper
 from epochfence.files import InvalidFileError, VerdictFile, read_records
@@ -195,7 +197,7 @@ def audit_topic(
                         source.topic_id,
                         message.leader_epoch(),
                         offset,
-                        message.headers() or (),
+                        cast("Headers", message.headers() or ()),
                         message.value(),
                     )
                     if verdicts is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -226,7 +226,7 @@ def _need_ledger(settings: FenceSettings, state: LedgerState | None) -> None:
 
 
 @contextmanager
-def _verdict_file(path: Path | None) -> Iterator[VerdictFile | None]:
+def _verdict_file(path: Path | None) -> Generator[VerdictFile | None, None, None]:
     if path is None:
         yield None
         return
@@ -242,7 +242,7 @@ def _verdict_file(path: Path | None) -> Iterator[VerdictFile | None]:
 
 
 @contextmanager
-def _progress(is_quiet: bool) -> Iterator[Tick | None]:
+def _progress(is_quiet: bool) -> Generator[Tick | None, None, None]:
     console = err()
     if is_quiet or not console.is_terminal:
         yield None

@@ -7,7 +7,7 @@ what it should be is named by its number.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Annotated, Any, TypeVar
@@ -93,7 +93,7 @@ class StartLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
+def _opened(path: str) -> Generator[IO[bytes], None, None]:
     if path == "-":
         yield sys.stdin.buffer
         return

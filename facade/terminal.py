@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import typer
@@ -58,13 +58,13 @@ def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """A table with a head and no lines, good for eyes and for `awk` alike."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        side = "right" if column in right else "left"
-        table.add_column(column, justify=side, no_wrap=True)
+        is_right = column in right
+        table.add_column(column, justify="right" if is_right else "left", no_wrap=True)
     return table
 
 
 @contextmanager
-def reported_errors() -> Iterator[None]:
+def reported_errors() -> Generator[None, None, None]:
     """Turn an error on purpose into its message and the exit code for it."""
     with _warnings_on_stderr():
         try:
@@ -83,7 +83,7 @@ def reported_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _warnings_on_stderr() -> Iterator[None]:
+def _warnings_on_stderr() -> Generator[None, None, None]:
     """Print what the package logs, for the time of a command."""
     handler = _StderrHandler(logging.WARNING)
     logger = logging.getLogger("epochfence")

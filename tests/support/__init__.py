@@ -1,0 +1,1 @@
+"""What the tests need around them: real brokers, waiting, reading, compaction."""
