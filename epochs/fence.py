@@ -87,8 +87,9 @@ class PartitionFence:
         self._ledger = ledger if settings.authority == "ledger" else None
         self._required = settings.required_scopes(partition)
         self._key = settings.stamps.key
-        self._starts: list[EpochStart] = list(dict.fromkeys(starts))
-        self._unnamed: list[int] = []  # starts found while the life had no topic id
+        # Facts, each once, in the order in which they came to be known.
+        self._starts: dict[EpochStart, None] = dict.fromkeys(starts)
+        self._unnamed: list[EpochStart] = []  # found while the life had no topic id
         self._verdicts: dict[Hashable, Verdict] = {}
         self._current: dict[str, _Current] = {}
         self._pending: list[tuple[int, EpochStart]] = []  # by threshold, last first
@@ -104,8 +105,7 @@ class PartitionFence:
 
     def add_starts(self, starts: Iterable[EpochStart]) -> None:
         """Take in epoch starts that others found."""
-        known = set(self._starts)
-        self._starts.extend(start for start in starts if start not in known)
+        self._starts.update(dict.fromkeys(starts))
         self._end_run()
 
     def enter_life(self, topic_id: str | None) -> None:
@@ -115,10 +115,9 @@ class PartitionFence:
         """
         if topic_id is None or topic_id == self.topic_id:
             return
-        if self.topic_id is None:
-            for index in self._unnamed:
-                self._starts[index] = self._starts[index]._replace(topic_id=topic_id)
-            self._starts = list(dict.fromkeys(self._starts))
+        for start in self._unnamed:
+            del self._starts[start]
+            self._starts[start._replace(topic_id=topic_id)] = None
         self._unnamed.clear()
         self.topic_id = topic_id
         self._end_run()
@@ -352,8 +351,8 @@ class PartitionFence:
         )
         for start in opened:
             if self.topic_id is None:
-                self._unnamed.append(len(self._starts))
-            self._starts.append(start)
+                self._unnamed.append(start)
+            self._starts[start] = None
             self._count(start)
         if opened:
             self._verdicts.clear()

@@ -66,7 +66,8 @@ class FenceSettings(BaseModel):
             )  # fmt: skip
         reader: StampReader = OwnStamps() if stamps is None else stamps
         if authority is None:
-            authority = "max-seen" if reader.is_foreign else "ledger"
+            is_foreign = isinstance(reader, StampReader) and reader.is_foreign
+            authority = "max-seen" if is_foreign else "ledger"
         try:
             super().__init__(
                 require=tuple(dict.fromkeys(require)),

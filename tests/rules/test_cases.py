@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support.auditing import audit_verdicts
 
 _DATA = Path(__file__).parent.parent / "data" / "cases.jsonl"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pickle
 
-import epochfence
 import pytest
+
+import epochfence
 from epochfence import EpochfenceError
 
 _ERRORS: list[tuple[EpochfenceError, list[str]]] = [

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support.model import judge, ledger_grants, read_stamps
 from support.worlds import monotone, world
 

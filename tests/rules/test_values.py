@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+
 from epochfence import Claim, MisconfiguredError, Position, Stamp
 from support.histories import claim, grant_id
 

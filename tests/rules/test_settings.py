@@ -1,0 +1,73 @@
+"""The settings of a fence: what is misspelt is an error, never "off"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from epochfence import MisconfiguredError
+from epochfence.epochs.settings import FenceSettings
+from epochfence.epochs.stamps import stamp_reader
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"unstamped": "quarantene"}, ["unstamped", "quarantene", "'admit'"]),
+        ({"authority": "legder"}, ["authority", "legder", "'max-seen'"]),
+        ({"require": "orders"}, ["require", "['orders']"]),
+        ({"require": ["a b"]}, ["scope", "a b", "A-Z a-z 0-9"]),
+        ({"require": [7]}, ["require", "7"]),
+        ({"max_jump": 10}, ["max_jump", "authority ledger", "max-seen"]),
+        ({"max_jump": 0, "authority": "max-seen"}, ["max_jump", "0"]),
+        ({"max_jump": "9", "authority": "max-seen"}, ["max_jump", "'9'"]),
+        (
+            {"stamps": stamp_reader("e:decimal"), "authority": "ledger"},
+            ["authority", "e:decimal", "max-seen"],
+        ),
+        (
+            {"stamps": stamp_reader("e:decimal"), "require": ["orders"]},
+            ["require", "orders", "~e"],
+        ),
+        ({"stamps": "epochfence"}, ["stamps"]),
+    ],
+)
+def test_wrong_settings(settings: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(MisconfiguredError) as refused:
+        FenceSettings(**settings)
+    text = str(refused.value)
+    assert [word for word in words if word not in text] == []
+
+
+def test_a_misspelt_name_is_an_error() -> None:
+    with pytest.raises(TypeError, match="unstampd"):
+        FenceSettings(unstampd="admit")  # type: ignore[call-arg]
+
+
+def test_defaults() -> None:
+    ours = FenceSettings()
+    assert (ours.require, ours.authority, ours.unstamped) == ((), "ledger", None)
+    assert FenceSettings(stamps=stamp_reader("e:decimal")).authority == "max-seen"
+
+
+def test_settings_are_immutable() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        FenceSettings().authority = "max-seen"  # type: ignore[misc]
+
+
+def test_the_digest_tells_settings_apart() -> None:
+    some = [
+        FenceSettings(),
+        FenceSettings(["a"]),
+        FenceSettings(["a", "b"]),
+        FenceSettings(unstamped="admit"),
+        FenceSettings(authority="max-seen"),
+        FenceSettings(authority="max-seen", max_jump=3),
+        FenceSettings(stamps=stamp_reader("e:decimal")),
+        FenceSettings(stamps=stamp_reader("e:int64be")),
+    ]
+    assert len({one.digest() for one in some}) == len(some)
+    assert FenceSettings(["b", "a"]).digest() == FenceSettings(["a", "b", "a"]).digest()
+    # Spelt out: rows of the table carry it.
+    assert FenceSettings().digest() == "95da7c88c3a19527"
