@@ -371,7 +371,8 @@ class Maker:
         choices.append((list(self.controllers), 0.15))
         if self.partition_scopes:
             choices.append((self.scopes_of(self.partitions[0]), 0.1))
-        choices.append((["nobody/leads-this"], 0.01))
+        if self.ours:  # with foreign stamps such a requirement is refused
+            choices.append((["nobody/leads-this"], 0.01))
         self.settings["scopes"] = self.weighed(choices)
 
     # --- Leaderships ----------------------------------------------------------------

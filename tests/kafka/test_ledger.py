@@ -1,0 +1,467 @@
+"""The ledger on real Kafka: who leads, whatever races, stops and cleaners do."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from epochfence import (
+    Claim,
+    ClaimLost,
+    Deposed,
+    EpochStart,
+    Ledger,
+    LedgerRegressed,
+    LedgerUnavailable,
+    MisconfiguredError,
+    Position,
+)
+from epochfence.epochs.claims import claim_key, claim_value
+from epochfence.epochs.starts import RowInfo, row_key, row_value
+from support.brokers import KafkaBroker
+from support.compaction import force_compaction
+from support.histories import claim
+from support.ledgers import (
+    LedgerTopics,
+    compactable_topics,
+    unnamed_topics,
+    write_record,
+)
+from support.reading import read_all
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def topics(kafka: KafkaBroker) -> LedgerTopics:
+    return unnamed_topics(kafka)
+
+
+@pytest.fixture
+def ledger(topics: LedgerTopics) -> Iterator[Ledger]:
+    with topics.open() as opened:
+        yield opened
+
+
+def syncs(topics: LedgerTopics) -> int:
+    records = read_all(topics.kafka, topics.coordination_topic)
+    return sum((record.key() or b"").startswith(b"sync/") for record in records)
+
+
+def test_a_leadership(ledger: Ledger, topics: LedgerTopics) -> None:
+    assert ledger.leader("s") is None
+    first = ledger.claim("s", holder="pod-7", attributes={"url": "http://pod-7"})
+    assert (first.scope, first.epoch, first.holder) == ("s", 1, "pod-7")
+    first.verify()
+    with topics.open() as other:
+        leader = other.leader("s")
+        assert leader == first.claim
+        assert leader is not None
+        assert leader.attributes == {"url": "http://pod-7"}
+        second = other.claim("s", holder="pod-8")
+    assert (second.epoch, second.claim.previous) == (2, 1)
+    with pytest.raises(Deposed) as deposed:
+        first.verify()
+    seen = deposed.value
+    assert (seen.held_epoch, seen.seen_epoch, seen.holder) == (1, 2, "pod-8")
+    assert ledger.leader("s") == second.claim
+    assert first.epoch == 1  # a leadership never changes
+
+
+@pytest.mark.rule(16)
+def test_the_epoch_may_be_asked_for(ledger: Ledger) -> None:
+    assert ledger.claim("s", holder="a", seen=0).epoch == 1
+    with pytest.raises(ClaimLost):
+        ledger.claim("s", holder="b", seen=0)
+    assert ledger.claim("s", holder="b", at_least=100).epoch == 100
+    assert ledger.claim("s", holder="c", exactly=200).epoch == 200
+    assert ledger.claim("s", holder="c", at_least=150).epoch == 201
+    with pytest.raises(ClaimLost) as lost:
+        ledger.claim("s", holder="d", exactly=201)
+    assert (lost.value.latest_epoch, lost.value.holder) == (201, "c")
+    with pytest.raises(MisconfiguredError, match="allow_jump"):
+        ledger.claim("s", holder="d", at_least=2**60)
+    far = ledger.claim("s", holder="d", at_least=2**60, allow_jump=True)
+    assert far.epoch == 2**60
+    assert ledger.claim("other/3", holder="d").epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "more", "words"),
+    [
+        ("a b", {}, "A-Z a-z 0-9"),
+        ("s", {"exactly": 2**63}, "2\\^63-1"),
+        ("s", {"attributes": {"a": "x" * 200_000}}, "attributes"),
+    ],
+)
+def test_a_claim_that_makes_no_sense(
+    ledger: Ledger, scope: str, more: dict[str, object], words: str
+) -> None:
+    with pytest.raises(MisconfiguredError, match=words):
+        ledger.claim(scope, holder="a", **more)  # type: ignore[arg-type]
+    assert list(ledger.claims()) == []
+
+
+@pytest.mark.rule(12, 19)
+def test_two_candidates_race_200_times(topics: LedgerTopics) -> None:
+    with (
+        topics.open() as one,
+        topics.open() as two,
+        ThreadPoolExecutor(max_workers=2) as pool,
+    ):
+        together = threading.Barrier(2)
+
+        def race(ledger: Ledger, holder: str, seen: int) -> str | None:
+            together.wait(30)
+            try:
+                won = ledger.claim("s", holder=holder, seen=seen)
+            except ClaimLost as lost:
+                assert lost.latest_epoch == seen + 1
+                return None
+            assert won.epoch == seen + 1
+            return won.grant_id
+
+        for seen in range(200):
+            racers = [
+                pool.submit(race, ledger, holder, seen)
+                for ledger, holder in ((one, "a"), (two, "b"))
+            ]
+            (winner,) = [id for racer in racers if (id := racer.result()) is not None]
+            latest = one.refresh().latest("s")
+            assert latest is not None
+            assert (latest.epoch, latest.grant_id) == (seen + 1, winner)
+        assert list(one.refresh().claims()) == list(two.refresh().claims())
+
+
+STOPPED_CLAIMANT = """
+import os, signal, sys
+from epochfence import EpochfenceError, Ledger
+from epochfence.epochs.topic_log import TopicLog
+
+servers, coordination, table, timeout_s = sys.argv[1:]
+names = dict(coordination_topic=coordination, table_topic=table)
+read_past = TopicLog.read_past
+reads = []
+
+def stop_before_reading_back(self, offset, deadline):
+    reads.append(offset)
+    if len(reads) == 2:  # the first is the sync's, the second the claim's
+        os.kill(os.getpid(), signal.SIGSTOP)
+    read_past(self, offset, deadline)
+
+TopicLog.read_past = stop_before_reading_back
+with Ledger({"bootstrap.servers": servers}, **names) as ledger:
+    try:
+        won = ledger.claim("s", holder="stopped", timeout_s=float(timeout_s))
+        print("won", won.epoch)
+    except EpochfenceError as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.rule(19)
+@pytest.mark.parametrize(
+    ("is_deposed", "timeout_s", "outcomes"),
+    [
+        (True, 60.0, {"ClaimLost"}),
+        (True, 1.0, {"ClaimLost", "ClaimUnknown"}),
+        (False, 60.0, {"won 1"}),
+    ],
+)
+def test_a_claimant_stopped_between_append_and_read_back(
+    topics: LedgerTopics,
+    ledger: Ledger,
+    is_deposed: bool,
+    timeout_s: float,
+    outcomes: set[str],
+) -> None:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-c", STOPPED_CLAIMANT),
+            topics.kafka.bootstrap_servers,
+            *topics.names.values(),
+            str(timeout_s),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        if is_deposed:
+            assert ledger.claim("s", holder="awake").epoch == 2
+        process.send_signal(signal.SIGCONT)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert output.strip() in outcomes
+
+
+@pytest.mark.rule(6, 14)
+def test_compaction_changes_no_answer(kafka: KafkaBroker) -> None:
+    topics = compactable_topics(kafka)
+    with topics.open() as ledger:
+        for epoch in range(1, 6):
+            ledger.claim("s", holder=f"h{epoch}")
+            ledger.claim("r", holder=f"h{epoch}")
+        # A loser, as a slow candidate would leave it.
+        topics.write(claim_key(claim("s", 3)), claim_value(claim("s", 3)))
+        before = list(ledger.refresh().claims())
+        assert [won for _, won in before].count(False) == 1
+        syncs_before = syncs(topics)
+    assert syncs_before > 10
+    force_compaction(kafka, topics.coordination_topic)
+    assert syncs(topics) < syncs_before
+    with topics.open() as ledger:
+        assert list(ledger.claims()) == before
+        assert list(ledger.refresh().claims()) == before
+        assert ledger.claim("s", holder="next").epoch == 6
+
+
+@pytest.mark.rule(6)
+def test_an_open_transaction_holds_nothing_up(
+    topics: LedgerTopics, ledger: Ledger
+) -> None:
+    from confluent_kafka import Producer
+
+    rogue = Producer(
+        {**topics.kafka.config, "transactional.id": topics.coordination_topic}
+    )
+    rogue.init_transactions(30)
+    rogue.begin_transaction()
+    rogue.produce(topics.coordination_topic, key=b"junk", value=b"junk", partition=0)
+    rogue.flush(30)
+    try:
+        ledger.claim("s", holder="a").verify()
+    finally:
+        rogue.abort_transaction(30)
+
+
+@pytest.mark.rule(6)
+def test_only_partition_0_counts(
+    kafka: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = kafka.create_topic(
+        "coordination", partitions=2, config={"cleanup.policy": "compact"}
+    )
+    topics = LedgerTopics(kafka, name, unnamed_topics(kafka).table_topic)
+    rogue = claim("s", 7)
+    write_record(kafka, name, claim_key(rogue), claim_value(rogue), partition=1)
+    with topics.open() as ledger:
+        assert ledger.refresh().latest("s") is None
+    assert "only partition 0 is used" in caplog.text
+
+
+@pytest.mark.rule(15)
+def test_concurrent_callers_share_a_sync(topics: LedgerTopics, ledger: Ledger) -> None:
+    leadership = ledger.claim("s", holder="a")
+    before = syncs(topics)
+    callers = 64
+    together = threading.Barrier(callers)
+
+    def verify() -> None:
+        together.wait(30)
+        leadership.verify(30)
+
+    with ThreadPoolExecutor(max_workers=callers) as pool:
+        for done in [pool.submit(verify) for _ in range(callers)]:
+            done.result()
+    assert 1 <= syncs(topics) - before <= callers // 4
+
+
+@pytest.mark.rule(15)
+def test_verify_is_never_older_than_its_call(topics: LedgerTopics) -> None:
+    """Deposed in another process's ledger just before each call: always seen."""
+    with topics.open() as mine, topics.open() as theirs:
+        for _ in range(20):
+            leadership = mine.claim("s", holder="mine")
+            callers = [threading.Thread(target=mine.refresh) for _ in range(4)]
+            for caller in callers:
+                caller.start()
+            theirs.claim("s", holder="theirs")
+            with pytest.raises(Deposed):
+                leadership.verify()
+            for caller in callers:
+                caller.join()
+
+
+def test_grants_are_told_to_who_watches(topics: LedgerTopics, ledger: Ledger) -> None:
+    ledger.claim("s", holder="before")
+    told: list[Claim] = []
+
+    def fail(_: Claim) -> None:
+        raise RuntimeError("a watcher's own fault")
+
+    end_failing = ledger.watch(fail)
+    end = ledger.watch(told.append)
+    with topics.open() as other:
+        second = other.claim("s", holder="b")
+        third = other.claim("r", holder="c")
+        wait_until(lambda: len(told) == 2, 30, "both grants are told")
+        end()
+        end_failing()
+        other.claim("s", holder="d")
+    ledger.refresh()
+    assert told == [second.claim, third.claim]
+
+
+def test_export_is_a_ledger_file(topics: LedgerTopics, ledger: Ledger) -> None:
+    ledger.claim("s", holder="ä", attributes={"url": "x"})
+    topics.write(claim_key(claim("s", 1)), claim_value(claim("s", 1)))
+    ledger.refresh()
+    file = io.StringIO()
+    assert ledger.export(file) == 2
+    first, loser = [json.loads(line) for line in file.getvalue().splitlines()]
+    assert (first["type"], first["holder"]) == ("claim", "ä")
+    assert first["attributes"] == {"url": "x"}
+    assert loser["grant_id"] == claim("s", 1).grant_id
+
+
+@pytest.mark.rule(11)
+def test_damaged_records_are_passed_over(
+    topics: LedgerTopics, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = claim("s", 1)
+    topics.write(b"junk", b"junk")
+    topics.write(claim_key(good), claim_value(good)[:-1])
+    offset = topics.write(claim_key(claim("s", 2)), claim_value(good))
+    topics.write(None, None)
+    assert ledger.refresh().passed_over == 4
+    assert ledger.claim("s", holder="a").epoch == 1
+    text = f"{topics.coordination_topic} offset {offset} is passed over"
+    assert f"{text}: its key and its value disagree" in caplog.text
+
+
+@pytest.mark.rule(10)
+def test_an_unknown_fingerprint_stops_every_reader(kafka: KafkaBroker) -> None:
+    topics = compactable_topics(kafka)
+    with topics.open() as ledger:
+        leadership = ledger.claim("s", holder="a")
+        offset = topics.write(b"claim/s/9/x", b"\xc3\x01" + bytes(8))
+        for ask in (
+            ledger.refresh,
+            leadership.verify,
+            lambda: ledger.claim("s", holder="b"),
+            lambda: topics.open(),
+            lambda: ledger.leader("s"),
+        ):
+            with pytest.raises(LedgerUnavailable, match="upgrade") as stopped:
+                ask()
+            assert stopped.value.offset == offset
+        # It was garbage: a tombstone of its key, and the cleaner, are the way out.
+        topics.write(b"claim/s/9/x", None)
+        force_compaction(kafka, topics.coordination_topic)
+        leadership.verify()
+        assert ledger.claim("s", holder="b").epoch == 2
+
+
+def made_anew(topics: LedgerTopics) -> None:
+    topics.kafka.delete_topic(topics.coordination_topic)
+    with topics.open():
+        pass
+
+
+@pytest.mark.rule(20)
+def test_the_coordination_topic_made_anew(topics: LedgerTopics, ledger: Ledger) -> None:
+    for _ in range(3):
+        leadership = ledger.claim("s", holder="a")
+    made_anew(topics)
+    with pytest.raises(LedgerRegressed) as regressed:
+        leadership.verify()
+    assert (regressed.value.ledger_epoch, regressed.value.seen_epoch) == (0, 3)
+    with pytest.raises(LedgerRegressed):
+        ledger.claim("s", holder="b")
+    with pytest.raises(LedgerRegressed):
+        ledger.claim("s", holder="b", at_least=3)
+    # The operator's way out, as the message says it.
+    assert ledger.claim("s", holder="b", at_least=4).epoch == 4
+    with pytest.raises(Deposed):
+        leadership.verify()
+
+
+@pytest.mark.rule(20)
+def test_a_topic_made_anew_is_compared_with_the_table(
+    kafka: KafkaBroker, topics: LedgerTopics, ledger: Ledger
+) -> None:
+    """The table knows of an epoch that this ledger has never seen."""
+    ledger.claim("s", holder="a")
+    row = EpochStart(
+        "orders", "x" * 22, 0, "r", 7, claim("r", 7).grant_id, Position(0, 9)
+    )
+    foreign = EpochStart("orders", "x" * 22, 0, "~term", 99, None, Position(0, 9))
+    value = row_value(RowInfo("test", 0, ""))
+    for one in (row, foreign):
+        write_record(kafka, topics.table_topic, row_key(one), value)
+    write_record(kafka, topics.table_topic, b"junk", value)
+    made_anew(topics)
+    with topics.open() as other:
+        other.claim("s", holder="b", at_least=2)
+    with pytest.raises(LedgerRegressed) as regressed:
+        ledger.refresh()
+    seen = regressed.value
+    assert (seen.scope, seen.ledger_epoch, seen.seen_epoch) == ("r", 0, 7)
+    ledger.claim("r", holder="operator", at_least=8)
+    assert ledger.refresh().epoch_of("s") == 2
+
+
+def test_a_coordination_topic_that_is_gone(
+    topics: LedgerTopics, ledger: Ledger
+) -> None:
+    leadership = ledger.claim("s", holder="a")
+    topics.kafka.delete_topic(topics.coordination_topic)
+    with pytest.raises(LedgerUnavailable):
+        leadership.verify(timeout_s=3)
+
+
+def test_a_ledger_leaves_no_thread_behind(topics: LedgerTopics) -> None:
+    def names() -> Counter[str]:
+        return Counter(thread.name for thread in threading.enumerate())
+
+    before = names()
+    ledger = topics.open()
+    assert names() - before
+    ledger.close()
+    ledger.close()
+    assert not names() - before
+    with pytest.raises(LedgerUnavailable, match="closed"):
+        ledger.refresh(timeout_s=3)
+
+
+@pytest.mark.rule(5)
+def test_topic_ids_are_url_safe(kafka: KafkaBroker) -> None:
+    from epochfence.epochs.topics import TopicKeeper
+
+    keeper = TopicKeeper(kafka.config, 10)
+    ids = [keeper.topic_id(kafka.create_topic()) for _ in range(8)]
+    assert len(set(ids)) == 8
+    for topic_id in ids:
+        assert topic_id is not None
+        assert len(topic_id) == 22
+        assert not set(topic_id) & set("+/=")
+    assert keeper.topic_id("no-such-topic") is None
+
+
+def test_records_deleted_from_the_head(topics: LedgerTopics, ledger: Ledger) -> None:
+    """Claims deleted by an administrator: the latest is known to be lost."""
+    leadership = ledger.claim("s", holder="a")
+    ledger.refresh()
+    end = ledger.refresh and read_all(topics.kafka, topics.coordination_topic)
+    last = end[-1].offset()
+    assert last is not None
+    partition = TopicPartition(topics.coordination_topic, 0, last)
+    for done in topics.kafka.admin.delete_records([partition]).values():
+        done.result()
+    leadership.verify()  # what was read stays known
+    with topics.open() as late, pytest.raises(LedgerRegressed):
+        late.verify(leadership)

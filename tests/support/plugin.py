@@ -1,0 +1,62 @@
+"""The broker fixtures. Loaded by `tests/conftest.py`.
+
+`kafka`           one broker for the whole run, by the first way that is open
+`kafka_cluster`   three nodes for the whole run, always started by the tests
+`healing_cluster` the same three nodes, healed after the test that used them
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import NoReturn
+
+import pytest
+
+from support.brokers import (
+    HOW_TO_GET_JARS,
+    Choice,
+    KafkaBroker,
+    named_by_environment,
+    open_first,
+)
+from support.kafka_local import KafkaCluster, local_broker, local_cluster
+from support.unavailable import Unavailable
+
+# In the order in which they are tried.
+BROKER_CHOICES: tuple[Choice, ...] = (named_by_environment, local_broker)
+
+
+def _do_without(reason: str) -> NoReturn:
+    """Skip what needs a broker, except where leaving it out would go unnoticed."""
+    if os.environ.get("CI", "").lower() == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaBroker]:
+    """A real Kafka broker."""
+    with ExitStack() as stack:
+        try:
+            broker = open_first(BROKER_CHOICES, stack)
+        except Unavailable as reason:
+            _do_without(str(reason))
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster() -> Iterator[KafkaCluster]:
+    """Three Kafka nodes; a test that takes one down asks for `healing_cluster`."""
+    with ExitStack() as stack:
+        try:
+            cluster = local_cluster(stack)
+        except Unavailable as reason:
+            _do_without(f"no Kafka cluster ({reason}): {HOW_TO_GET_JARS}")
+        yield cluster
+
+
+@pytest.fixture
+def healing_cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
+    """The three nodes, all of them up and in sync again for the next test."""
+    yield kafka_cluster
+    kafka_cluster.heal()
