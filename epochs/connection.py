@@ -40,6 +40,13 @@ _READING = {
     "allow.auto.create.topics": False,
 }
 
+# Only where the user did not say: the client's defaults let a frozen broker, whose
+# connections stay open, hold up everything for a minute.
+_DEFAULTS = {
+    "socket.timeout.ms": 10_000,
+    "socket.connection.setup.timeout.ms": 5_000,
+}
+
 _ALIASES = {
     "request.required.acks": "acks",
     "max.in.flight.requests.per.connection": "max.in.flight",
@@ -62,7 +69,7 @@ class LastError:
 
 def _merged(config: Config, ours: dict[str, Any]) -> dict[str, Any]:
     """`config` and `ours`; what contradicts is refused, never overridden."""
-    merged = dict(config)
+    merged = {**_DEFAULTS, **config}
     if not any(
         merged.get(name) is not None
         for name in ("bootstrap.servers", "metadata.broker.list")

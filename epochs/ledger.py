@@ -265,7 +265,9 @@ class Ledger:
         offset = -1
         try:
             offset = self._log.append(claim_key(claim), value, deadline)
-            self._log.read_past(offset, deadline)
+            # Not only up to the claim: a claimant that was stopped in between should
+            # hear of its successors.
+            self._log.sync(deadline)
         except AppendRefusedError as error:
             raise LedgerUnavailable(
                 self.coordination_topic, f"the claim was refused: {error}"
@@ -273,7 +275,7 @@ class Ledger:
         except AppendUnknownError as error:
             unknown = str(error)
         except ReadingStoppedError as error:
-            unknown = f"it was written at offset {offset}, but {error.reason}"
+            unknown = f"it was written at offset {offset}, then: {error.reason}"
         if unknown:
             raise ClaimUnknown(claim.scope, claim.epoch, claim.grant_id, unknown)
 

@@ -154,6 +154,12 @@ class PartitionAudit:
             (r for r in audit.table if (r.topic, r.partition) == (topic, partition)),
         )
 
+    @property
+    def starts_found(self) -> tuple[EpochStart, ...]:
+        """The epoch starts that were not known beforehand."""
+        known = set(self._audit.table)
+        return tuple(start for start in self._fence.starts if start not in known)
+
     def _forget_order(self) -> None:
         """What the next record has to stand behind: nothing."""
         self.last_offset = -1

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from epochfence import (
     Claim,
@@ -124,12 +123,9 @@ def test_two_candidates_race_200_times(topics: LedgerTopics) -> None:
         def race(ledger: Ledger, holder: str, seen: int) -> str | None:
             together.wait(30)
             try:
-                won = ledger.claim("s", holder=holder, seen=seen)
-            except ClaimLost as lost:
-                assert lost.latest_epoch == seen + 1
+                return ledger.claim("s", holder=holder, seen=seen).grant_id
+            except ClaimLost:
                 return None
-            assert won.epoch == seen + 1
-            return won.grant_id
 
         for seen in range(200):
             racers = [
@@ -150,16 +146,15 @@ from epochfence.epochs.topic_log import TopicLog
 
 servers, coordination, table, timeout_s = sys.argv[1:]
 names = dict(coordination_topic=coordination, table_topic=table)
-read_past = TopicLog.read_past
-reads = []
+append = TopicLog.append
 
-def stop_before_reading_back(self, offset, deadline):
-    reads.append(offset)
-    if len(reads) == 2:  # the first is the sync's, the second the claim's
+def append_and_stop(self, key, value, deadline):
+    offset = append(self, key, value, deadline)
+    if key.startswith(b"claim/"):
         os.kill(os.getpid(), signal.SIGSTOP)
-    read_past(self, offset, deadline)
+    return offset
 
-TopicLog.read_past = stop_before_reading_back
+TopicLog.append = append_and_stop
 with Ledger({"bootstrap.servers": servers}, **names) as ledger:
     try:
         won = ledger.claim("s", holder="stopped", timeout_s=float(timeout_s))
@@ -336,7 +331,7 @@ def test_damaged_records_are_passed_over(
     topics.write(b"junk", b"junk")
     topics.write(claim_key(good), claim_value(good)[:-1])
     offset = topics.write(claim_key(claim("s", 2)), claim_value(good))
-    topics.write(None, None)
+    topics.write(b"", None)
     assert ledger.refresh().passed_over == 4
     assert ledger.claim("s", holder="a").epoch == 1
     text = f"{topics.coordination_topic} offset {offset} is passed over"
@@ -450,18 +445,3 @@ def test_topic_ids_are_url_safe(kafka: KafkaBroker) -> None:
         assert len(topic_id) == 22
         assert not set(topic_id) & set("+/=")
     assert keeper.topic_id("no-such-topic") is None
-
-
-def test_records_deleted_from_the_head(topics: LedgerTopics, ledger: Ledger) -> None:
-    """Claims deleted by an administrator: the latest is known to be lost."""
-    leadership = ledger.claim("s", holder="a")
-    ledger.refresh()
-    end = ledger.refresh and read_all(topics.kafka, topics.coordination_topic)
-    last = end[-1].offset()
-    assert last is not None
-    partition = TopicPartition(topics.coordination_topic, 0, last)
-    for done in topics.kafka.admin.delete_records([partition]).values():
-        done.result()
-    leadership.verify()  # what was read stays known
-    with topics.open() as late, pytest.raises(LedgerRegressed):
-        late.verify(leadership)
