@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from secrets import token_hex
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from epochfence.epochs.errors import MisconfiguredError
 
 Config = Mapping[str, Any]
+T = TypeVar("T")
 
 #: What librdkafka logs about connections; errors of ours repeat what matters.
 _client_log = logging.getLogger("epochfence.client")
@@ -21,61 +22,89 @@ _client_log.addHandler(logging.NullHandler())
 # One record a batch and one batch in flight: librdkafka may form batches anew
 # after a leader change, and the broker would then store a record twice (librdkafka
 # issue 4953). One by one, a retry is byte-equal and recognised.
-_APPENDING = {
+_APPENDING: dict[str, Any] = {
     "acks": "all",
     "enable.idempotence": True,
     "max.in.flight": 1,
     "batch.num.messages": 1,
-    "linger.ms": 0,
 }
 
-_READING = {
+_READING: dict[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
     # Never start elsewhere in silence.
     "auto.offset.reset": "error",
-    # The default of 1,000 ms stalls a fast reader; a short one costs no CPU.
-    "fetch.queue.backoff.ms": 10,
     "allow.auto.create.topics": False,
 }
 
-# Only where the user did not say: the client's defaults let a frozen broker, whose
-# connections stay open, hold up everything for a minute.
-_DEFAULTS = {
+# Only where the user did not say.
+_DEFAULTS: dict[str, Any] = {
+    # By default a frozen broker, whose connections stay open, holds up a minute.
     "socket.timeout.ms": 10_000,
     "socket.connection.setup.timeout.ms": 5_000,
 }
+_APPENDING_DEFAULTS: dict[str, Any] = {
+    "linger.ms": 0,
+    # What nobody waits for any more is not sent minutes later.
+    "message.timeout.ms": 30_000,
+}
+_READING_DEFAULTS: dict[str, Any] = {
+    # The default of 1,000 ms stalls a fast reader; a short one costs no CPU.
+    "fetch.queue.backoff.ms": 10,
+}
 
 _ALIASES = {
-    "request.required.acks": "acks",
-    "max.in.flight.requests.per.connection": "max.in.flight",
+    "bootstrap.servers": "metadata.broker.list",
+    "acks": "request.required.acks",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "linger.ms": "queue.buffering.max.ms",
+    "message.timeout.ms": "delivery.timeout.ms",
 }
 
 
 class LastError:
-    """Remembers what a client last complained about, for an error's message."""
+    """Remembers what a client last complained about, for an error's message.
 
-    def __init__(self) -> None:
+    Args:
+        config: Its `error_cb`, if there is one, goes on being called.
+    """
+
+    def __init__(self, config: Config | None = None) -> None:
         self.text = ""
+        self._next: Callable[[KafkaError], None] | None = (config or {}).get("error_cb")
 
     def __call__(self, error: KafkaError) -> None:
         self.text = error.str()
+        if self._next is not None:
+            self._next(error)
+
+    def clear(self) -> None:
+        """All is well again: what was wrong before explains nothing later."""
+        self.text = ""
 
     def or_else(self, text: str) -> str:
-        """The last complaint, `text` where there is none."""
+        """`text`, and the last complaint where there is one."""
         return f"{text} ({self.text})" if self.text else text
 
 
-def _merged(config: Config, ours: dict[str, Any]) -> dict[str, Any]:
-    """`config` and `ours`; what contradicts is refused, never overridden."""
-    merged = {**_DEFAULTS, **config}
-    if not any(
-        merged.get(name) is not None
-        for name in ("bootstrap.servers", "metadata.broker.list")
-    ):
+def _given(config: Config, name: str) -> tuple[str, Any] | None:
+    """The setting as the user spelt it, None where it is not given."""
+    for spelling in (name, _ALIASES.get(name, name)):
+        if spelling in config:
+            return spelling, config[spelling]
+    return None
+
+
+def _merged(
+    config: Config, forced: dict[str, Any], defaults: dict[str, Any]
+) -> dict[str, Any]:
+    """`config` and ours; what contradicts is refused, never overridden."""
+    servers = _given(config, "bootstrap.servers")
+    if servers is None or not isinstance(servers[1], str) or not servers[1].strip():
         raise MisconfiguredError(
-            "bootstrap.servers", None, "no broker is named",
+            "bootstrap.servers", None if servers is None else servers[1],
+            "no broker is named",
             "Give {'bootstrap.servers': 'host:port'} (-b on the command line).",
         )  # fmt: skip
     for name in ("group.id", "transactional.id"):
@@ -84,17 +113,21 @@ def _merged(config: Config, ours: dict[str, Any]) -> dict[str, Any]:
                 name, config[name], "the ledger's own clients do not take it",
                 "Give connection settings only.",
             )  # fmt: skip
-    for name, value in config.items():
-        wanted = ours.get(_ALIASES.get(name, name))
-        if wanted is None:
+    merged = dict(config)
+    for name, wanted in forced.items():
+        given = _given(config, name)
+        if given is None:
             continue
-        if _spelt(value) not in _spellings(wanted):
+        if _spelt(given[1]) not in _spellings(wanted):
             raise MisconfiguredError(
-                name, value, f"the guarantee needs {wanted!r}",
+                given[0], given[1], f"the guarantee needs {wanted!r}",
                 "Leave the setting out.",
             )  # fmt: skip
-        del merged[name]
-    merged.update(ours)
+        del merged[given[0]]
+    merged.update(forced)
+    for name, value in {**_DEFAULTS, **defaults}.items():
+        if _given(config, name) is None:
+            merged[name] = value
     return merged
 
 
@@ -106,16 +139,21 @@ def _spellings(value: object) -> set[str]:
     return {_spelt(value), "-1"} if value == "all" else {_spelt(value)}
 
 
-def _refused(error: KafkaException, config: dict[str, Any]) -> MisconfiguredError:
-    reason = error.args[0].str() if error.args else str(error)
-    named = [name for name in config if f'"{name}"' in reason]
-    setting = named[0] if named else "config"
-    return MisconfiguredError(
-        setting,
-        "…" if "password" in setting or not named else config[setting],
-        f"the Kafka client refuses it: {reason}",
-        "See librdkafka's CONFIGURATION.md for its settings.",
-    )
+def _make(kind: Callable[..., T], config: dict[str, Any], last_error: LastError) -> T:
+    """Make a client; its settings are the user's, and so are mistakes in them."""
+    config["error_cb"] = last_error
+    try:
+        return kind(config, logger=_client_log)
+    except (KafkaException, TypeError, ValueError) as error:
+        cause = error.args[0] if error.args else error
+        reason = cause.str() if isinstance(cause, KafkaError) else str(error)
+        named = [name for name in config if f'"{name}"' in reason]
+        # Not its value: it may be a secret under a misspelt name.
+        raise MisconfiguredError(
+            named[0] if named else "config", ...,
+            f"the Kafka client refuses it: {reason}",
+            "See librdkafka's CONFIGURATION.md for its settings.",
+        ) from error  # fmt: skip
 
 
 def appending_producer(config: Config, last_error: LastError) -> Producer:
@@ -124,11 +162,7 @@ def appending_producer(config: Config, last_error: LastError) -> Producer:
     Raises:
         MisconfiguredError: A setting contradicts that, or is unknown.
     """
-    merged = _merged(config, {**_APPENDING, "error_cb": last_error})
-    try:
-        return Producer(merged, logger=_client_log)
-    except KafkaException as error:
-        raise _refused(error, merged) from error
+    return _make(Producer, _merged(config, _APPENDING, _APPENDING_DEFAULTS), last_error)
 
 
 def reading_consumer(
@@ -139,14 +173,11 @@ def reading_consumer(
     Raises:
         MisconfiguredError: A setting contradicts that, or is unknown.
     """
-    ours = {**_READING, "isolation.level": isolation, "error_cb": last_error}
-    merged = _merged(config, ours)
+    forced = {**_READING, "isolation.level": isolation}
+    merged = _merged(config, forced, _READING_DEFAULTS)
     # The client insists on a group; nothing is ever committed to it.
     merged["group.id"] = f"epochfence-reader-{token_hex(8)}"
-    try:
-        return Consumer(merged, logger=_client_log)
-    except KafkaException as error:
-        raise _refused(error, merged) from error
+    return _make(Consumer, merged, last_error)
 
 
 def admin_client(config: Config, last_error: LastError) -> AdminClient:
@@ -155,8 +186,4 @@ def admin_client(config: Config, last_error: LastError) -> AdminClient:
     Raises:
         MisconfiguredError: A setting is unknown.
     """
-    merged = _merged(config, {"error_cb": last_error})
-    try:
-        return AdminClient(merged, logger=_client_log)
-    except KafkaException as error:
-        raise _refused(error, merged) from error
+    return _make(AdminClient, _merged(config, {}, {}), last_error)

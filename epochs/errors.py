@@ -131,20 +131,18 @@ class TableUnavailable(EpochfenceError):
 
 
 @dataclass(eq=False)
-class PartitionUnavailable(EpochfenceError):
-    """A partition cannot be read now. What was read so far stands; try again."""
+class TopicUnavailable(EpochfenceError):
+    """A topic cannot be reached or read now. Try again."""
 
     topic: str
-    partition: int
     reason: str
+    partition: int | None = None
     offset: int | None = None
 
     def __str__(self) -> str:
+        part = "" if self.partition is None else f" partition {self.partition}"
         where = "" if self.offset is None else f" at offset {self.offset}"
-        return (
-            f"partition {self.partition} of topic {self.topic!r} cannot be read"
-            f"{where}: {self.reason}."
-        )
+        return f"topic {self.topic!r}{part} cannot be read{where}: {self.reason}."
 
 
 @dataclass(eq=False)
@@ -214,4 +212,7 @@ class MisconfiguredError(EpochfenceError):
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.setting} = {self.value!r}: {self.problem}. {self.remedy}"
+        named = self.setting
+        if self.value is not ...:  # a value that is not to be repeated
+            named = f"{self.setting} = {self.value!r}"
+        return f"{named}: {self.problem}. {self.remedy}"

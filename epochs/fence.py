@@ -21,14 +21,19 @@ from dataclasses import dataclass
 from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
-from epochfence.epochs.stamps import MAX_STAMP_BYTES, Headers, Reading
+from epochfence.epochs.stamps import MAX_STAMP_BYTES, UNREADABLE, Headers, Reading
 from epochfence.epochs.values import EpochStart, Position, Stamp
 from epochfence.epochs.verdicts import Kind, Reason, Verdict
 
 #: How many verdicts a partition remembers before it forgets them all.
 _MAX_REMEMBERED = 1024
 
+#: A message with more headers of ours than this is judged anew each time.
+_MAX_REMEMBERED_HEADERS = 8
+
 _NEVER = float("inf")
+
+_UNREADABLE_VERDICT = Verdict("quarantined", "malformed")
 
 
 @dataclass(slots=True)
@@ -159,6 +164,8 @@ class PartitionFence:
         Returns:
             The verdict; None if it takes a ledger that is complete: read it to its
             end, see that it has not regressed, and ask again. Nothing has changed.
+            A start is told once, with the record that opened it: whoever has to
+            store it keeps it until that is done.
 
         Raises:
             MisconfiguredError: The record lacks a required stamp, and it was not
@@ -169,6 +176,8 @@ class PartitionFence:
         if offset >= self._next_threshold:
             self._pass_thresholds(offset)
         self._offset = offset
+        if headers is UNREADABLE:
+            return _UNREADABLE_VERDICT
         key = self._key(headers, value)
         verdict = self._verdicts.get(key)
         if verdict is None:
@@ -245,9 +254,7 @@ class PartitionFence:
         return self._remember(key, rejected) if is_all_known else rejected
 
     def _remember(self, key: Hashable, verdict: Verdict) -> Verdict:
-        if isinstance(key, bytes) and len(key) > MAX_STAMP_BYTES:
-            return verdict
-        if isinstance(key, tuple) and len(key) > 8:
+        if not _is_small(key):
             return verdict
         if len(self._verdicts) >= _MAX_REMEMBERED:
             self._verdicts.clear()
@@ -366,3 +373,15 @@ class PartitionFence:
     def _opens(self, stamp: Stamp) -> bool:
         current = self._current.get(stamp.scope)
         return current is None or stamp.epoch > current.epoch
+
+
+def _is_small(key: Hashable) -> bool:
+    """Whether a key may be remembered: anybody can send large headers, or many."""
+    if isinstance(key, bytes):
+        return len(key) <= MAX_STAMP_BYTES
+    if not isinstance(key, tuple):
+        return True
+    parts: tuple[object, ...] = key
+    return len(parts) <= _MAX_REMEMBERED_HEADERS and all(
+        _is_small(part) for part in parts if isinstance(part, bytes | tuple)
+    )

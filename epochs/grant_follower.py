@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.schemas import UnknownFingerprint
 from epochfence.epochs.topic_log import ReadingStoppedError
-from epochfence.epochs.values import FOREIGN_PREFIX, Claim
+from epochfence.epochs.values import Claim, is_foreign
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class GrantFollower:
     # On the following thread.
 
     def restart(self) -> None:
-        """The log is read from its start: what was known so far becomes a floor."""
+        """The log is read from its start (again)."""
         self._loading = LedgerState()
 
     def take(self, offset: int, key: bytes | None, value: bytes | None) -> None:
@@ -45,12 +45,7 @@ class GrantFollower:
         try:
             outcome = (loading or self.state).apply(key, value)
         except UnknownFingerprint as error:
-            raise ReadingStoppedError(
-                f"{error}. A newer version of epochfence wrote this record: upgrade "
-                f"this one. If it is garbage, write a tombstone (null value) of its "
-                f"key {key!r} and wait for the cleaner",
-                offset,
-            ) from error
+            raise ReadingStoppedError(str(error), offset) from error
         if outcome.fate == "passed-over":
             _log.warning(
                 "%s offset %d is passed over: %s", self._topic, offset, outcome.problem
@@ -59,7 +54,7 @@ class GrantFollower:
             self._tell(outcome.claim)
 
     def caught_up(self) -> None:
-        """Publish what the log says, now that it has been read."""
+        """Publish what the log says; what was known before becomes a floor."""
         loaded, before = self._loading, self.state
         if loaded is None:
             return
@@ -76,7 +71,7 @@ class GrantFollower:
         for watcher in watchers:
             try:
                 watcher(claim)
-            except Exception:
+            except BaseException:  # the thread is the ledger's, whatever is raised
                 _log.exception("a watcher of the ledger failed; it goes on watching")
 
     # On any thread.
@@ -98,15 +93,22 @@ class GrantFollower:
         """Note epochs that were in use: the ledger must not be below them."""
         with self._lock:
             for scope, epoch in in_use:
-                if not scope.startswith(FOREIGN_PREFIX):
+                if not is_foreign(scope):
                     self._floor[scope] = max(epoch, self._floor.get(scope, 0))
 
-    def check_floor(self) -> None:
-        """See that no grant was lost.
+    def floor_of(self, scope: str) -> int:
+        """The highest epoch of a scope that is known to have been in use, or 0."""
+        with self._lock:
+            return self._floor.get(scope, 0)
+
+    def check_floor(self, scope: str | None = None) -> None:
+        """See that no grant was lost, of one scope or of any.
 
         Raises:
             LedgerRegressed: One was.
         """
         with self._lock:
             floor = list(self._floor.items())
+        if scope is not None:
+            floor = [(name, epoch) for name, epoch in floor if name == scope]
         self.state.check_not_below(floor)

@@ -17,9 +17,11 @@ from epochfence.epochs.errors import (
     ClaimLost,
     ClaimUnknown,
     Deposed,
+    EpochfenceError,
     LedgerRegressed,
     LedgerUnavailable,
     MisconfiguredError,
+    TopicUnavailable,
 )
 from epochfence.epochs.grant_follower import GrantFollower
 from epochfence.epochs.leadership import Leadership
@@ -31,8 +33,13 @@ from epochfence.epochs.topic_log import (
     ReadingStoppedError,
     TopicLog,
 )
-from epochfence.epochs.topics import COORDINATION_TOPIC, TABLE_TOPIC, TopicKeeper
-from epochfence.epochs.values import Claim, check_scope
+from epochfence.epochs.topics import (
+    COORDINATION_TOPIC,
+    TABLE_TOPIC,
+    TopicKeeper,
+    make_embedded_topics,
+)
+from epochfence.epochs.values import Claim, check_scope, check_timeout
 
 _log = logging.getLogger(__name__)
 
@@ -55,11 +62,13 @@ class Ledger:
         embedded: True only for librdkafka's embedded broker, which knows neither
             admin calls nor topic ids: topics are neither checked nor created, and
             one made anew goes unnoticed.
-        timeout_s: How long a call to the cluster may take where a method does not
-            say otherwise.
+        timeout_s: How long a method waits for the cluster where it is not told
+            otherwise.
 
     Raises:
         LedgerUnavailable: The cluster does not answer, or the topic cannot be read.
+        TableUnavailable: The same of the table, which is read where the coordination
+            topic had to be created.
         MisconfiguredError: A setting, or a setting of a topic, breaks the promise.
     """
 
@@ -81,24 +90,40 @@ class Ledger:
         self.coordination_topic = coordination_topic
         self.table_topic = table_topic
         self._config = dict(config)
-        self._timeout_s = timeout_s
+        self._timeout_s = check_timeout(timeout_s)
         self._keeper: TopicKeeper | None = None
         self._topic_id: str | None = None
-        if embedded:
-            _log.warning("embedded broker: topics are not checked, ids not compared")
-        else:
-            self._keeper = TopicKeeper(config, timeout_s)
-            for topic in (coordination_topic, table_topic):
-                self._keeper.ensure(topic, create=create)
-            self._topic_id = self._keeper.topic_id(coordination_topic)
+        self._is_reload_due = False
         self._follower = GrantFollower(coordination_topic)
+        try:
+            if embedded:
+                self._prepare_embedded()
+            else:
+                self._prepare(create)
+        except TopicUnavailable as error:
+            raise LedgerUnavailable(error.topic, error.reason) from error
         self._log = TopicLog(config, coordination_topic, self._follower)
-        self._synced = Coalesced(self._sync, self._overdue)
+        self._read_to_end = Coalesced(self._sync, self._overdue)
         try:
             self._log.read_to_told_end(time.monotonic() + timeout_s)
         except ReadingStoppedError as error:
             self.close()
             raise self._unavailable(error) from error
+
+    def _prepare_embedded(self) -> None:
+        _log.warning("embedded broker: topics are not checked, ids not compared")
+        topics = (self.coordination_topic, self.table_topic)
+        make_embedded_topics(self._config, topics, self._timeout_s)
+
+    def _prepare(self, create: bool) -> None:
+        keeper = self._keeper = TopicKeeper(self._config, self._timeout_s)
+        is_new_table = keeper.ensure(self.table_topic, create=create)
+        is_new = keeper.ensure(self.coordination_topic, create=create)
+        facts = keeper.facts(self.coordination_topic)
+        self._topic_id = None if facts is None else facts.topic_id
+        if is_new and not is_new_table:
+            # Was it there before, and lost? The table knows.
+            self._raise_floor_by_table(self._timeout_s)
 
     # Asking.
 
@@ -133,9 +158,13 @@ class Ledger:
 
         Raises:
             LedgerUnavailable: It could not be read to its end in time.
+            TableUnavailable: The coordination topic was made anew, and the table,
+                which tells what was lost, cannot be read.
             LedgerRegressed: Grants have been lost.
+            MisconfiguredError: It was made anew with settings that break the promise.
         """
-        self._synced(self._deadline(timeout_s))
+        self._read_to_end(self._deadline(timeout_s))
+        self._follower.check_floor()
         return self.state
 
     def verify(self, leadership: Leadership, timeout_s: float | None = None) -> None:
@@ -144,9 +173,12 @@ class Ledger:
         Raises:
             Deposed: There is a later one.
             LedgerUnavailable: The ledger could not be read to its end in time.
+            TableUnavailable, MisconfiguredError: As `refresh`.
             LedgerRegressed: The ledger has lost this grant.
         """
-        state = self.refresh(timeout_s)
+        self._read_to_end(self._deadline(timeout_s))
+        self._follower.check_floor(leadership.scope)
+        state = self.state
         latest = state.latest(leadership.scope)
         if latest is not None and latest.epoch > leadership.epoch:
             raise Deposed(
@@ -220,14 +252,19 @@ class Ledger:
         Raises:
             ClaimLost: Somebody else leads.
             ClaimUnknown: The outcome is not known: do not lead, claim again.
-            LedgerUnavailable: Nothing was claimed, the ledger cannot be reached.
+            LedgerUnavailable: Nothing was claimed, the ledger cannot be read.
+            TableUnavailable: Nothing was claimed; the coordination topic was made
+                anew and the table, which tells what was lost, cannot be read.
             LedgerRegressed: Grants have been lost; nothing was claimed.
             EpochExhausted: No higher epoch exists.
-            MisconfiguredError: An argument is wrong.
+            MisconfiguredError: An argument, or a setting of the topic, is wrong.
         """
-        check_scope(scope)
         deadline = self._deadline(timeout_s)
-        latest = self._state_to_claim_on(scope, at_least, deadline).latest(scope)
+        check_scope(scope)
+        texts = _checked_texts(holder, attributes)
+        self._read_to_end(deadline)
+        self._check_floor_to_claim(scope, at_least)
+        latest = self.state.latest(scope)
         claim = Claim(
             scope=scope,
             epoch=plan_epoch(
@@ -242,46 +279,40 @@ class Ledger:
             grant_id=token_hex(8),
             holder=holder,
             claimed_at=time.time_ns() // 1_000_000,
-            attributes=dict(attributes or {}),
+            attributes=texts,
         )
         self._append_claim(claim, deadline)
         return self._outcome(claim)
 
-    def _state_to_claim_on(
-        self, scope: str, at_least: int | None, deadline: float
-    ) -> LedgerState:
-        try:
-            self._synced(deadline)
-        except LedgerRegressed as error:
-            # The way out of a regress is a claim above everything that was in use.
-            is_way_out = error.scope == scope and (at_least or 0) > error.seen_epoch
-            if not is_way_out:
-                raise
-        return self.state
+    def _check_floor_to_claim(self, scope: str, at_least: int | None) -> None:
+        """A regress stops every claim, but the one that raises its scope above it."""
+        floor = self._follower.floor_of(scope)
+        if at_least is None or at_least <= floor:
+            self._follower.check_floor()
 
     def _append_claim(self, claim: Claim, deadline: float) -> None:
         value = _checked_value(claim)
         unknown = ""
-        offset = -1
         try:
-            offset = self._log.append(claim_key(claim), value, deadline)
-            # Not only up to the claim: a claimant that was stopped in between should
-            # hear of its successors.
-            self._log.sync(deadline)
+            self._log.append(claim_key(claim), value, deadline, discard=True)
         except AppendRefusedError as error:
             raise LedgerUnavailable(
                 self.coordination_topic, f"the claim was refused: {error}"
             ) from error
         except AppendUnknownError as error:
             unknown = str(error)
-        except ReadingStoppedError as error:
-            unknown = f"it was written at offset {offset}, then: {error.reason}"
+        if not unknown:
+            try:
+                # Not only up to the claim: a claimant that was stopped in between
+                # should hear of its successors, or that the topic was made anew.
+                self._read_to_end(deadline)
+            except EpochfenceError as error:
+                unknown = f"it was written, but then: {error}"
         if unknown:
             raise ClaimUnknown(claim.scope, claim.epoch, claim.grant_id, unknown)
 
     def _outcome(self, claim: Claim) -> Leadership:
-        state = self.state
-        latest = state.latest(claim.scope)
+        latest = self._follower.state.latest(claim.scope)
         if latest is not None and latest.grant_id == claim.grant_id:
             return Leadership(claim, self.verify)
         if latest is None or latest.epoch < claim.epoch:
@@ -296,45 +327,81 @@ class Ledger:
     # Reading to the end.
 
     def _sync(self, deadline: float) -> None:
-        """One synchronised read, and a look whether the topic is still the same."""
-        try:
-            self._log.sync(deadline)
-        except ReadingStoppedError as error:
-            self._reload_if_new_topic(deadline)
-            raise self._unavailable(error) from error
-        self._reload_if_new_topic(deadline)
-        self._follower.check_floor()
+        """One synchronised read, and a look whether the topic is still the same.
 
-    def _reload_if_new_topic(self, deadline: float) -> None:
+        The look comes after the sync's acknowledgement and before the reading: the
+        clients of a topic that was made anew may never get on.
+        """
+        self._log.resume()
+        try:
+            if self._is_reload_due:
+                self._reload(deadline)
+                return
+            try:
+                offset = self._log.append_sync(self._midway(deadline))
+            except ReadingStoppedError:
+                if not self._is_made_anew(deadline):
+                    raise
+            else:
+                if not self._is_made_anew(deadline):
+                    self._log.read_past(offset, deadline)
+                    return
+            self._reload(deadline)
+        except ReadingStoppedError as error:
+            raise self._unavailable(error) from error
+
+    def _is_made_anew(self, deadline: float) -> bool:
+        """Whether the topic is another than the one that is followed."""
         if self._keeper is None:
-            return
-        topic_id = self._keeper.topic_id(self.coordination_topic)
-        if topic_id is None:
-            raise LedgerUnavailable(self.coordination_topic, "the topic does not exist")
-        if topic_id == self._topic_id:
-            return
+            return False
+        try:
+            facts = self._keeper.facts(self.coordination_topic, self._left(deadline))
+        except TopicUnavailable as error:
+            raise LedgerUnavailable(error.topic, error.reason) from error
+        if facts is None:
+            raise LedgerUnavailable(self.coordination_topic, "there is no such topic")
+        if facts.topic_id == self._topic_id:
+            return False
         _log.warning(
             "topic %s was made anew (id %s, before %s)",
             self.coordination_topic,
-            topic_id,
+            facts.topic_id,
             self._topic_id,
         )
-        # The table first and the ledger after it: the other way round, a new
-        # leader would look like a loss.
-        rows = read_starts(self._config, self.table_topic, self._left(deadline))
-        self._follower.raise_floor((row.scope, row.epoch) for row in rows)
-        self._topic_id = topic_id
-        self._log.restart()
+        self._topic_id = facts.topic_id
+        self._is_reload_due = True
+        return True
+
+    def _reload(self, deadline: float) -> None:
+        """Begin with the topic that was made anew, as what was known allows."""
+        assert self._keeper is not None
         try:
-            self._log.sync(deadline)
-        except ReadingStoppedError as error:
-            raise self._unavailable(error) from error
+            self._keeper.ensure(self.coordination_topic, create=False)
+        except TopicUnavailable as error:
+            raise LedgerUnavailable(error.topic, error.reason) from error
+        # The table first and the ledger after it: the other way round, a new leader
+        # would look like a loss.
+        self._raise_floor_by_table(self._left(deadline))
+        self._log.restart()
+        offset = self._log.append_sync(deadline)
+        if not self._is_made_anew(deadline):
+            self._log.read_past(offset, deadline)
+            self._is_reload_due = False
+
+    def _raise_floor_by_table(self, timeout_s: float) -> None:
+        rows = read_starts(self._config, self.table_topic, timeout_s)
+        self._follower.raise_floor((row.scope, row.epoch) for row in rows)
 
     def _deadline(self, timeout_s: float | None) -> float:
-        return time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        wait_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
+        return time.monotonic() + wait_s
 
     def _left(self, deadline: float) -> float:
         return max(0.0, deadline - time.monotonic())
+
+    def _midway(self, deadline: float) -> float:
+        """Half of the time: what is left serves where the clients turn out stale."""
+        return time.monotonic() + self._left(deadline) / 2
 
     def _overdue(self) -> LedgerUnavailable:
         return LedgerUnavailable(self.coordination_topic, "not read to its end in time")
@@ -356,6 +423,30 @@ class Ledger:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _checked_texts(holder: str, attributes: Mapping[str, str] | None) -> dict[str, str]:
+    """The attributes; every text of a claim has to be one that can be written."""
+    texts = dict(attributes or {})
+    for setting, text in [
+        ("holder", holder),
+        *(("attributes", part) for pair in texts.items() for part in pair),
+    ]:
+        if not _is_text(text):
+            raise MisconfiguredError(
+                setting, text, "not a text that UTF-8 can spell", "Give a str."
+            )
+    return texts
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _checked_value(claim: Claim) -> bytes:

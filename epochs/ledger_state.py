@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from epochfence.epochs.claims import decode_claim, is_sync
 from epochfence.epochs.errors import LedgerRegressed
 from epochfence.epochs.schemas import Undecodable
-from epochfence.epochs.values import FOREIGN_PREFIX, Claim
+from epochfence.epochs.values import Claim, is_foreign
 
 #: What became of a record: a grant, a claim that lost, the same claim once more,
 #: a sync, or none of these.
@@ -115,7 +115,7 @@ class LedgerState:
             LedgerRegressed: A scope's latest grant is below its floor.
         """
         for scope, epoch in floor:
-            if scope.startswith(FOREIGN_PREFIX):
+            if is_foreign(scope):
                 continue
             if self.epoch_of(scope) < epoch:
                 raise LedgerRegressed(scope, self.epoch_of(scope), epoch)

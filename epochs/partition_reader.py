@@ -15,7 +15,7 @@ from confluent_kafka import (
 )
 
 from epochfence.epochs.connection import Config, LastError, reading_consumer
-from epochfence.epochs.errors import PartitionUnavailable
+from epochfence.epochs.errors import TopicUnavailable
 
 _MAX_BATCH = 1000
 _POLL_S = 0.1
@@ -58,14 +58,14 @@ class PartitionReader:
         self.partition = partition
         self.position: int | None = None
         self._is_committed_only = isolation == "read_committed"
-        self._last_error = LastError()
+        self._last_error = LastError(config)
         self._consumer = reading_consumer(config, self._last_error, isolation=isolation)
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
         """The log's first offset, and the one behind its last.
 
         Raises:
-            PartitionUnavailable: No broker answered in time.
+            TopicUnavailable: No broker answered in time.
         """
         try:
             return self._consumer.get_watermark_offsets(
@@ -90,7 +90,7 @@ class PartitionReader:
             stall_timeout_s: How long to wait where nothing comes.
 
         Raises:
-            PartitionUnavailable: Nothing came in time, or `start` is outside the
+            TopicUnavailable: Nothing came in time, or `start` is outside the
                 log.
         """
         self.position = start
@@ -133,8 +133,8 @@ class PartitionReader:
                 self._last_error(error)
         return records, is_at_end
 
-    def _unavailable(self, offset: int | None, reason: str) -> PartitionUnavailable:
-        return PartitionUnavailable(self.topic, self.partition, reason, offset)
+    def _unavailable(self, offset: int | None, reason: str) -> TopicUnavailable:
+        return TopicUnavailable(self.topic, reason, self.partition, offset)
 
     def close(self) -> None:
         """Give up the connection. May be called again."""

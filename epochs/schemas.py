@@ -85,7 +85,9 @@ def decode(value: bytes) -> tuple[Schema, dict[str, Any]]:
     if schema is None:
         raise UnknownFingerprint(
             f"its schema has the fingerprint {header[len(_MARKER) :].hex()}, which "
-            f"this version does not know"
+            f"this version does not know. A newer version of epochfence wrote it: "
+            f"upgrade this one. (If it is garbage, write a tombstone, a null value, "
+            f"under its key, and wait for the cleaner)"
         )
     buffer = BytesIO(value)
     buffer.seek(_HEADER_BYTES)

@@ -18,6 +18,7 @@ Unstamped = Literal["quarantine", "admit", "admit-until-first-stamp"]
 
 #: In the name of a required scope: the partition's number.
 PARTITION_FIELD = "{partition}"
+_LONGEST_NUMBER = str(2**31 - 1)
 
 
 class FenceSettings(BaseModel):
@@ -59,7 +60,7 @@ class FenceSettings(BaseModel):
         stamps: StampReader | None = None,
         max_jump: int | None = None,
     ) -> None:
-        if isinstance(require, str):
+        if isinstance(require, str) or not isinstance(require, Iterable):
             raise MisconfiguredError(
                 "require", require, "a list of scopes is expected",
                 f"Use [{require!r}].",
@@ -84,7 +85,7 @@ class FenceSettings(BaseModel):
     def _check_require(self) -> None:
         for scope in self.require:
             if self.stamps.scope is None:
-                check_scope(scope.replace(PARTITION_FIELD, "0"))
+                check_scope(scope.replace(PARTITION_FIELD, _LONGEST_NUMBER))
             elif scope != self.stamps.scope:
                 raise MisconfiguredError(
                     "require", scope,
@@ -111,9 +112,9 @@ class FenceSettings(BaseModel):
 
     def required_scopes(self, partition: int) -> tuple[str, ...]:
         """The scopes whose stamps a record of this partition must carry."""
-        return tuple(
-            scope.replace(PARTITION_FIELD, str(partition)) for scope in self.require
-        )
+        number = str(partition)
+        named = [scope.replace(PARTITION_FIELD, number) for scope in self.require]
+        return tuple(dict.fromkeys(named))
 
     def digest(self) -> str:
         """16 hex digits: equal for settings under which the same epochs begin."""

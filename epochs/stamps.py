@@ -30,6 +30,9 @@ _JUDGED_HEADERS = frozenset((STAMP_HEADER, BARRIER_HEADER))
 MAX_STAMP_BYTES = 19 + 1 + 16 + 1 + 200
 
 Headers = Iterable[tuple[str, bytes | None]]
+#: Stands for headers that the client could not read: they are malformed.
+UNREADABLE: Headers = (("", None),)
+
 Problem = Literal["malformed", "ambiguous"]
 
 _STAMP = re.compile(rb"([1-9][0-9]{0,18}):([0-9a-f]{16}):([A-Za-z0-9._/-]{1,200})\Z")
@@ -205,7 +208,8 @@ class ForeignField:
     Args:
         field: Names the field; the epochs belong to the scope `~<field>`.
         extract: Gives the epoch in a value (which may be None: a tombstone), None
-            where it holds none; raises `ValueError` where it is damaged.
+            where it holds none. What it cannot read, as a `ValueError`, `TypeError` or
+            `LookupError` tells, is malformed.
     """
 
     is_foreign = True
@@ -220,9 +224,10 @@ class ForeignField:
     def key(self, headers: Headers | None, value: bytes | None) -> Hashable:
         """The epoch itself; -1 (no epoch is negative) where it is damaged."""
         try:
-            return self._extract(value)
-        except ValueError:
+            epoch = self._extract(value)
+        except (ValueError, TypeError, LookupError):
             return -1
+        return epoch if epoch is None or type(epoch) is int else -1
 
     def read(self, key: Hashable) -> Reading:
         """Wrap the epoch into a reading."""
@@ -255,4 +260,9 @@ def stamp_reader(spelling: str) -> StampReader:
     if spelling == OwnStamps.name:
         return OwnStamps()
     header, _, encoding = spelling.rpartition(":")
+    if not header:
+        raise MisconfiguredError(
+            "stamp", spelling, "no stamp is spelt so",
+            "Use epochfence, HEADER:int64be or HEADER:decimal.",
+        )  # fmt: skip
     return ForeignHeader(header, encoding)

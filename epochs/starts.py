@@ -7,6 +7,7 @@ stands there, and no writer can lower anything.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from epochfence.epochs.values import EpochStart, Position, Stamp
 
 #: Beyond this many bytes the commit metadata leaves out the epochs.
 MAX_METADATA_EPOCHS_BYTES = 3500
+
+
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}\Z")
 
 
 def _compact(value: object) -> str:
@@ -50,20 +54,33 @@ def decode_row_key(key: bytes | None) -> EpochStart:
         fields = json.loads(key or b"")
         topic, topic_id, partition, scope, epoch, grant_id, leader, offset = fields
         Stamp(scope, epoch, grant_id)
-        start = EpochStart(
-            topic, topic_id, partition, scope, epoch, grant_id, Position(leader, offset)
-        )
-    except (ValueError, TypeError, AttributeError, MisconfiguredError) as error:
+    except (ValueError, TypeError, RecursionError, MisconfiguredError) as error:
         raise schemas.Undecodable("its key is no epoch start") from error
-    numbers = (partition, epoch, offset, 0 if leader is None else leader)
-    well_typed = (
-        isinstance(topic, str)
-        and isinstance(topic_id, str | None)
-        and all(type(number) is int and number >= 0 for number in numbers)
+    start = EpochStart(
+        topic, topic_id, partition, scope, epoch, grant_id, Position(leader, offset)
     )
-    if not well_typed or row_key(start) != key:
+    is_well_typed = (
+        _is_name(topic)
+        and (topic_id is None or _is_topic_id(topic_id))
+        and _is_number(partition, 2**31)
+        and (leader is None or _is_number(leader, 2**31))
+        and _is_number(offset, 2**63)
+    )
+    if not is_well_typed or row_key(start) != key:
         raise schemas.Undecodable("its key is not in the one spelling of its fact")
     return start
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_topic_id(value: object) -> bool:
+    return isinstance(value, str) and _TOPIC_ID.match(value) is not None
+
+
+def _is_number(value: object, end: int) -> bool:
+    return type(value) is int and 0 <= value < end
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +159,22 @@ def decode_commit_metadata(metadata: str | None) -> CommitMetadata | None:
     """What a commit's metadata says, None where it is not ours or damaged."""
     try:
         content = json.loads(metadata or "")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    if not isinstance(content, dict) or content.get("epochfence") != 1:
+    if not isinstance(content, dict) or not _is_number(content.get("epochfence"), 2):
         return None
     topic_id, starts, epochs = (content.get(name) for name in "tne")
-    if not isinstance(topic_id, str | None) or not isinstance(starts, int | None):
-        return None
-    if epochs is not None and not (
-        isinstance(epochs, dict) and all(type(e) is int for e in epochs.values())
-    ):
-        return None
-    return CommitMetadata(topic_id, starts, epochs)
+    is_ours = (
+        content["epochfence"] == 1
+        and (topic_id is None or _is_topic_id(topic_id))
+        and (starts is None or _is_number(starts, 2**63))
+        and (epochs is None or _are_epochs(epochs))
+    )
+    return CommitMetadata(topic_id, starts, epochs) if is_ours else None
+
+
+def _are_epochs(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    epochs: dict[object, object] = value
+    return all(_is_number(epoch, 2**63) for epoch in epochs.values())

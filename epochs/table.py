@@ -30,10 +30,10 @@ class _Rows:
         if is_sync(key, value):
             return
         try:
+            decode_row_value(value)  # first: a newer version's row stops the reader
             start = decode_row_key(key)
-            decode_row_value(value)
         except UnknownFingerprint as error:
-            raise ReadingStoppedError(f"{error}; upgrade", offset) from error
+            raise ReadingStoppedError(str(error), offset) from error
         except Undecodable as error:
             _log.warning("%s offset %d is no row: %s", self._topic, offset, error)
             return
@@ -50,9 +50,10 @@ def read_starts(config: Config, topic: str, timeout_s: float) -> list[EpochStart
         TableUnavailable: It could not be read to its end in time.
     """
     rows = _Rows(topic)
+    deadline = time.monotonic() + timeout_s
     log = TopicLog(config, topic, rows)
     try:
-        log.sync(time.monotonic() + timeout_s)
+        log.read_past(log.append_sync(deadline), deadline)
     except ReadingStoppedError as error:
         raise TableUnavailable(topic, error.reason, error.offset) from error
     finally:

@@ -46,7 +46,8 @@ _SEND_S = 0.05
 _BOUNDS_S = 5.0
 _FAR = 2**63
 
-# The record was certainly not stored: the broker said no before it wrote.
+# The record was certainly not stored: it was not sent, or the broker said no before
+# it wrote.
 _NOT_STORED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -54,6 +55,7 @@ _NOT_STORED = {
     KafkaError.INVALID_RECORD,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
+    KafkaError._PURGE_QUEUE,
 }
 
 
@@ -107,8 +109,8 @@ class TopicLog:
         self._topic = topic
         self._follower = follower
         self._reader_id = token_hex(8)
-        self._last_error = LastError()
-        self._producer: Producer = appending_producer(config, self._last_error)
+        self._last_error = LastError(config)
+        self._producer: Producer | None = appending_producer(config, self._last_error)
         self._changed = threading.Condition()
         self._position = 0
         self._is_caught_up = False
@@ -118,32 +120,40 @@ class TopicLog:
         self._life = -1
         self._failure: ReadingStoppedError | None = None
         self._is_closing = False
-        # Made here, so that a wrong setting is raised to whoever gave it.
-        consumer = self._new_consumer()
+        # A wrong setting is raised to whoever gave it, not on the thread.
+        self._new_consumer().close()
         self._thread = threading.Thread(
-            target=self._follow,
-            args=(consumer,),
-            name=f"epochfence-{topic}",
-            daemon=True,
+            target=self._follow, name=f"epochfence-{topic}", daemon=True
         )
         self._thread.start()
 
     # Appending.
 
-    def append(self, key: bytes, value: bytes | None, deadline: float) -> int:
+    def append(
+        self,
+        key: bytes,
+        value: bytes | None,
+        deadline: float,
+        *,
+        discard: bool = False,
+    ) -> int:
         """Append a record, acknowledged by all in-sync replicas; give its offset.
 
         Args:
             key: The record's key.
             value: The record's value.
             deadline: By `time.monotonic()`.
+            discard: Whether the record, once the time is over, should better not be
+                sent later.
 
         Raises:
             AppendRefusedError: It was certainly not stored.
             AppendUnknownError: It may have been stored, or may still be.
         """
-        reports: list[tuple[KafkaError | None, Message]] = []
         producer = self._producer
+        if producer is None:
+            raise AppendRefusedError("it was closed")
+        reports: list[tuple[KafkaError | None, Message]] = []
         try:
             producer.produce(
                 self._topic,
@@ -153,35 +163,60 @@ class TopicLog:
                 on_delivery=lambda error, message: reports.append((error, message)),
             )
         except (KafkaException, BufferError) as error:
+            self._replace_if_fatal(producer, error.args[0])
             raise AppendRefusedError(str(error)) from error
         while not reports:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                self._replace_producer(producer)
+                if discard:
+                    # Others may wait for records of theirs: nothing is purged. The
+                    # client goes, with what it still holds, when nobody uses it.
+                    self._replace_producer(producer)
                 reason = self._last_error.or_else("no acknowledgement in time")
                 raise AppendUnknownError(reason)
             producer.poll(min(_SEND_S, remaining))
         failure, message = reports[0]
         if failure is not None:
+            self._replace_if_fatal(producer, failure)
             is_refused = failure.code() in _NOT_STORED
             kind = AppendRefusedError if is_refused else AppendUnknownError
             raise kind(failure.str())
+        self._last_error.clear()
         offset = message.offset()
         assert offset is not None
         return offset
 
-    def _replace_producer(self, producer: Producer) -> None:
-        """What still waits to be sent shall not be sent some day."""
-        if producer is self._producer:
-            self._producer = appending_producer(self._config, self._last_error)
-        producer.purge(in_queue=True, in_flight=True, blocking=False)
+    def _replace_if_fatal(self, producer: Producer, error: object) -> None:
+        if isinstance(error, KafkaError) and error.fatal():
+            self._replace_producer(producer)
 
-    # Reading to the end.
+    def _replace_producer(self, producer: Producer | None) -> None:
+        with self._changed:
+            if producer is self._producer and not self._is_closing:
+                self._producer = appending_producer(self._config, self._last_error)
+
+    def append_sync(self, deadline: float) -> int:
+        """Append a sync record; give its offset.
+
+        Raises:
+            ReadingStoppedError: It was not acknowledged in time.
+        """
+        try:
+            return self.append(sync_key(self._reader_id), None, deadline)
+        except (AppendRefusedError, AppendUnknownError) as error:
+            raise ReadingStoppedError(
+                f"a sync was not acknowledged: {error}"
+            ) from error
+
+    # Reading.
 
     @property
     def failure(self) -> ReadingStoppedError | None:
         """What the reading stopped at, None while it goes on."""
-        return self._failure
+        if self._is_closing:
+            return ReadingStoppedError("it was closed")
+        failure = self._failure
+        return failure and ReadingStoppedError(failure.reason, failure.offset)
 
     def read_past(self, offset: int, deadline: float) -> None:
         """Wait until the record at `offset` has been taken in (or cleaned away).
@@ -191,8 +226,8 @@ class TopicLog:
         """
         self._wait(lambda: self._position > offset, deadline)
 
-    def read_to_told_end(self, deadline: float) -> int:
-        """Wait until what a broker calls the end was met; give the next offset.
+    def read_to_told_end(self, deadline: float) -> None:
+        """Wait until what a broker calls the end was met.
 
         A deposed broker may know an old end only: this is no synchronised read.
 
@@ -200,27 +235,16 @@ class TopicLog:
             ReadingStoppedError: The log could not be read on, or not in time.
         """
         self._wait(lambda: True, deadline)
-        return self._position
 
-    def sync(self, deadline: float) -> None:
-        """Read to the end: append a sync record and read past it.
-
-        Raises:
-            ReadingStoppedError: The record was not acknowledged, or the log could
-                not be read up to it, in time.
-        """
+    def resume(self) -> None:
+        """Try again where the reading has stopped at a failure; else do nothing."""
         if self._failure is not None:
             self.restart()
-        try:
-            offset = self.append(sync_key(self._reader_id), None, deadline)
-        except (AppendRefusedError, AppendUnknownError) as error:
-            raise ReadingStoppedError(f"the sync was not written: {error}") from error
-        self.read_past(offset, deadline)
 
     def restart(self) -> None:
-        """Read the log from its start again, with a new client.
+        """Read the log from its start again, with new clients.
 
-        The old one ignores a leader whose broker epoch is below the one it knows.
+        The old ones ignore a leader whose broker epoch is below the one they know.
         """
         with self._changed:
             self._failure = None
@@ -231,13 +255,12 @@ class TopicLog:
     def _wait(self, condition: Callable[[], bool], deadline: float) -> None:
         with self._changed:
             while True:
-                if self._failure is not None:
-                    raise self._failure
+                failure = self.failure
+                if failure is not None:
+                    raise failure
                 is_current = self._life == self._wanted_life and self._is_caught_up
                 if is_current and condition():
                     return
-                if self._is_closing:
-                    raise ReadingStoppedError("it was closed")
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     reason = self._last_error.or_else("not read to its end in time")
@@ -252,24 +275,25 @@ class TopicLog:
             self._config, self._last_error, isolation="read_uncommitted"
         )
 
-    def _follow(self, consumer: Consumer) -> None:
-        try:
-            while self._may_go_on():
-                if self._life != self._wanted_life:
-                    if self._life >= 0:
+    def _follow(self) -> None:
+        consumer: Consumer | None = None
+        while self._may_go_on():
+            life = self._wanted_life
+            try:
+                if consumer is None or self._life != life:
+                    if consumer is not None:
                         consumer.close()
-                        consumer = self._new_consumer()
-                    self._begin_life(consumer)
-                try:
-                    batch = next_batch(consumer, _FOLLOW_S)
-                    if batch:
-                        self._take(batch)
-                except ReadingStoppedError as failure:
-                    self._fail(failure)
-        except Exception as error:
-            _log.exception("reading of topic %s stopped", self._topic)
-            self._fail(ReadingStoppedError(f"its reader failed: {error!r}"))
-        finally:
+                        consumer = None
+                    consumer = self._begin_life(life)
+                batch = next_batch(consumer, _FOLLOW_S)
+                if batch:
+                    self._take(batch)
+            except ReadingStoppedError as failure:
+                self._fail(life, failure)
+            except Exception as error:
+                _log.exception("the reading of topic %s stopped", self._topic)
+                self._fail(life, ReadingStoppedError(f"its reader failed: {error!r}"))
+        if consumer is not None:
             consumer.close()
 
     def _may_go_on(self) -> bool:
@@ -279,7 +303,10 @@ class TopicLog:
                 self._changed.wait()
             return not self._is_closing
 
-    def _begin_life(self, consumer: Consumer) -> None:
+    def _begin_life(self, life: int) -> Consumer:
+        # `life` was read before the client is made: a restart asked for meanwhile
+        # gets another client, younger than the asking.
+        consumer = self._new_consumer()
         # With numbers at hand the client starts half a second sooner, and the end is
         # known without waiting for a fetch that brings nothing.
         start, end = OFFSET_BEGINNING, _FAR
@@ -289,13 +316,14 @@ class TopicLog:
         except KafkaException as error:
             self._last_error(error.args[0])
         with self._changed:
-            self._life = self._wanted_life
+            self._life = life
             self._position = max(start, 0)
             self._is_caught_up = False
             self._end_at_start = end
             self._follower.restart()
         consumer.assign([TopicPartition(self._topic, PARTITION, start)])
         self._take([])
+        return consumer
 
     def _take(self, batch: list[Message]) -> None:
         position = self._position
@@ -324,15 +352,17 @@ class TopicLog:
                 self._follower.caught_up()
             self._changed.notify_all()
 
-    def _fail(self, failure: ReadingStoppedError) -> None:
+    def _fail(self, life: int, failure: ReadingStoppedError) -> None:
         with self._changed:
-            self._failure = failure
+            if life == self._wanted_life:
+                self._failure = failure
             self._changed.notify_all()
 
     def close(self) -> None:
         """Stop following. May be called again."""
         with self._changed:
             self._is_closing = True
+            self._producer = None
             self._changed.notify_all()
         if self._thread is not threading.current_thread():
             self._thread.join()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
@@ -14,8 +16,13 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from epochfence.epochs.connection import Config, LastError, admin_client
-from epochfence.epochs.errors import LedgerUnavailable, MisconfiguredError
+from epochfence.epochs.connection import (
+    Config,
+    LastError,
+    admin_client,
+    appending_producer,
+)
+from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
 
 COORDINATION_TOPIC = "epochfence.coordination"
 TABLE_TOPIC = "epochfence.starts"
@@ -29,31 +36,51 @@ _CONFIG = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false
 
 _POLL_S = 0.05
 
+#: An admin call without time left would not even be sent.
+_SHORTEST_CALL_S = 0.2
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """What a cluster says of a topic.
+
+    Attributes:
+        topic_id: Kafka's id of its present life: URL-safe base64 without padding.
+        partitions: The numbers of its partitions.
+    """
+
+    topic_id: str
+    partitions: list[int]
+
 
 class TopicKeeper:
     """Creates and checks the topics that the framework lives on.
 
     Args:
         config: Connection settings, as for confluent-kafka.
-        timeout_s: How long one call to the cluster may take.
+        timeout_s: How long one call to the cluster may take, where it is not said.
     """
 
     def __init__(self, config: Config, timeout_s: float) -> None:
         self._servers = config.get("bootstrap.servers")
-        self._last_error = LastError()
+        self._last_error = LastError(config)
         self._admin: AdminClient = admin_client(config, self._last_error)
         self._timeout_s = timeout_s
 
-    def ensure(self, topic: str, *, create: bool) -> None:
+    def ensure(self, topic: str, *, create: bool) -> bool:
         """See that a topic exists and keeps the promise; create it if allowed.
 
+        Returns:
+            Whether it was created here and now.
+
         Raises:
-            LedgerUnavailable: The cluster does not answer.
+            TopicUnavailable: The cluster does not answer.
             MisconfiguredError: The topic is missing and may not be created, or a
                 setting of it breaks the promise.
         """
-        described = self._describe(topic)
+        described = self._describe(topic, self._timeout_s)
         brokers = self._brokers(topic)
+        is_missing = described is None
         if described is None:
             if not create:
                 raise self._missing(topic, brokers, "and may not be created here")
@@ -66,41 +93,48 @@ class TopicKeeper:
                 topic,
                 len(partitions),
             )
-        self._check(topic, brokers, min(len(p.replicas) for p in partitions))
+        settings = self._settings(topic)
+        if settings is None:
+            _log.warning("the settings of topic %s may not be read", topic)
+        else:
+            replicas = min(len(p.replicas) for p in partitions)
+            _check_settings(topic, settings, brokers, replicas)
+        return is_missing
 
-    def topic_id(self, topic: str) -> str | None:
-        """Kafka's id of the present life of a topic, None where there is no topic.
-
-        URL-safe base64 without padding, 22 characters.
+    def facts(self, topic: str, timeout_s: float | None = None) -> TopicFacts | None:
+        """What the cluster says of a topic now, None where there is none.
 
         Raises:
-            LedgerUnavailable: The cluster does not answer.
+            TopicUnavailable: The cluster does not answer.
+            MisconfiguredError: There can be no topic of that name.
         """
-        described = self._describe(topic)
+        wait_s = self._timeout_s if timeout_s is None else timeout_s
+        described = self._describe(topic, max(_SHORTEST_CALL_S, wait_s))
         if described is None:
             return None
-        return str(described.topic_id).translate(_URL_SAFE).rstrip("=")
+        return TopicFacts(
+            str(described.topic_id).translate(_URL_SAFE).rstrip("="),
+            sorted(partition.id for partition in described.partitions),
+        )
 
-    def partitions(self, topic: str) -> list[int]:
-        """The numbers of a topic's partitions, none where there is no topic.
-
-        Raises:
-            LedgerUnavailable: The cluster does not answer.
-        """
-        described = self._describe(topic)
-        return [] if described is None else sorted(p.id for p in described.partitions)
-
-    def _describe(self, topic: str) -> TopicDescription | None:
+    def _describe(self, topic: str, timeout_s: float) -> TopicDescription | None:
         # Unlike a metadata request, this never creates the topic.
-        future = self._admin.describe_topics(
-            TopicCollection([topic]), request_timeout=self._timeout_s
-        )[topic]
         try:
-            described: TopicDescription = future.result(self._timeout_s + 1)
-        except (KafkaException, FutureTimeout) as error:
-            if _code(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            future = self._admin.describe_topics(
+                TopicCollection([topic]), request_timeout=timeout_s
+            )[topic]
+            described: TopicDescription = future.result(timeout_s + 1)
+        except (KafkaException, FutureTimeout, ValueError) as error:
+            code = _code(error)
+            if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
+            if code == KafkaError.TOPIC_EXCEPTION or isinstance(error, ValueError):
+                raise MisconfiguredError(
+                    "topic", topic, "no topic can have this name",
+                    "Use 1 to 249 of the characters A-Z a-z 0-9 . _ -",
+                ) from error  # fmt: skip
             raise self._unavailable(topic, error) from error
+        self._last_error.clear()
         return described
 
     def _brokers(self, topic: str) -> int:
@@ -113,11 +147,11 @@ class TopicKeeper:
     def _wait_for(self, topic: str) -> TopicDescription:
         deadline = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline:
-            described = self._describe(topic)
+            described = self._describe(topic, self._timeout_s)
             if described is not None and all(p.leader for p in described.partitions):
                 return described
             time.sleep(_POLL_S)
-        raise LedgerUnavailable(
+        raise TopicUnavailable(
             topic, f"it was created, but has no leader after {self._timeout_s:g} s"
         )
 
@@ -139,39 +173,38 @@ class TopicKeeper:
             code = _code(error)
             if code == KafkaError.TOPIC_ALREADY_EXISTS:
                 return
-            if code in (
-                KafkaError.TOPIC_AUTHORIZATION_FAILED,
-                KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            ):
+            if code in _MAY_NOT_CREATE:
                 raise self._missing(
                     topic, brokers, "and this client is not allowed to create it"
                 ) from error
-            if code in (
-                KafkaError.TOPIC_EXCEPTION,
-                KafkaError.POLICY_VIOLATION,
-                KafkaError.INVALID_CONFIG,
-                KafkaError.INVALID_REPLICATION_FACTOR,
-            ):
+            if code in _CANNOT_CREATE:
                 raise self._missing(
                     topic, brokers, f"and the cluster refuses to create it: {error}"
                 ) from error
             raise self._unavailable(topic, error) from error
         _log.info("created topic %s", topic)
 
-    def _check(self, topic: str, brokers: int, replicas: int) -> None:
+    def _settings(self, topic: str) -> dict[str, str] | None:
+        """The topic's settings, None where this client may not read them."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        future = self._admin.describe_configs(
-            [resource], request_timeout=self._timeout_s
-        )[resource]
-        try:
-            entries = future.result(self._timeout_s + 1)
-        except (KafkaException, FutureTimeout) as error:
-            if _code(error) == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                _log.warning("the settings of topic %s may not be read", topic)
-                return
-            raise self._unavailable(topic, error) from error
-        settings = {name: str(entry.value) for name, entry in entries.items()}
-        _check_settings(topic, settings, brokers, replicas)
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            future = self._admin.describe_configs(
+                [resource], request_timeout=self._timeout_s
+            )[resource]
+            try:
+                entries = future.result(self._timeout_s + 1)
+            except (KafkaException, FutureTimeout) as error:
+                code = _code(error)
+                if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    return None
+                # A broker may not have heard yet of a topic made a moment ago.
+                is_unheard_of = code == KafkaError.UNKNOWN_TOPIC_OR_PART
+                if not is_unheard_of or time.monotonic() >= deadline:
+                    raise self._unavailable(topic, error) from error
+                time.sleep(_POLL_S)
+            else:
+                return {name: str(entry.value) for name, entry in entries.items()}
 
     def _missing(self, topic: str, brokers: int, why: str) -> MisconfiguredError:
         factor = _SAFE_BROKERS if brokers >= _SAFE_BROKERS else 1
@@ -185,15 +218,44 @@ class TopicKeeper:
             f"--config min.insync.replicas={2 if factor > 1 else 1}",
         )  # fmt: skip
 
-    def _unavailable(self, topic: str, error: Exception) -> LedgerUnavailable:
+    def _unavailable(self, topic: str, error: Exception) -> TopicUnavailable:
+        self._admin.poll(0)  # this is when the client tells what it complains about
         is_known = isinstance(error, KafkaException)
         reason = error.args[0].str() if is_known else "no answer in time"
-        return LedgerUnavailable(
+        return TopicUnavailable(
             topic, self._last_error.or_else(f"{self._servers}: {reason}")
         )
 
 
+def make_embedded_topics(
+    config: Config, topics: Iterable[str], timeout_s: float
+) -> None:
+    """Make topics appear on the embedded broker, which does so when they are used.
+
+    Raises:
+        TopicUnavailable: It does not answer.
+    """
+    last_error = LastError(config)
+    producer = appending_producer(config, last_error)
+    for topic in topics:
+        try:
+            producer.list_topics(topic, timeout_s)
+        except KafkaException as error:
+            reason = last_error.or_else(error.args[0].str())
+            raise TopicUnavailable(topic, reason) from error
+
+
 _URL_SAFE = str.maketrans("+/", "-_")
+
+_MAY_NOT_CREATE = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
+_CANNOT_CREATE = {
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.INVALID_CONFIG,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+}
 
 
 def _code(error: Exception) -> int | None:

@@ -23,10 +23,26 @@ _SCOPE = re.compile(r"[A-Za-z0-9._/-]{1,200}\Z")
 _GRANT_ID = re.compile(r"[0-9a-f]{16}\Z")
 
 
+#: The longest time that the Kafka client's calls take.
+_MAX_TIMEOUT_S = 3600.0
+
+
+def check_timeout(timeout_s: float) -> float:
+    """Give `timeout_s` back if one can wait so long; else `MisconfiguredError`."""
+    if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= _MAX_TIMEOUT_S:
+        raise MisconfiguredError(
+            "timeout_s", timeout_s, "not a time to wait",
+            f"Use a number of seconds above 0, up to {_MAX_TIMEOUT_S:g}.",
+        )  # fmt: skip
+    return timeout_s
+
+
 def check_scope(scope: str) -> str:
     """Give `scope` back if it names one; raise `MisconfiguredError` if not."""
-    if not _SCOPE.match(scope):
-        shown = scope if len(scope) <= 60 else f"{scope[:60]}… ({len(scope)} long)"
+    if not isinstance(scope, str) or not _SCOPE.match(scope):
+        shown = scope
+        if isinstance(scope, str) and len(scope) > 60:
+            shown = f"{scope[:60]}… ({len(scope)} long)"
         raise MisconfiguredError(
             "scope",
             shown,
@@ -44,10 +60,11 @@ def check_epoch(epoch: int, setting: str = "epoch", lowest: int = 1) -> int:
         setting: What the number is called in the error's message.
         lowest: The lowest number allowed: 0 for foreign epochs and for "none yet".
     """
-    if not lowest <= epoch <= MAX_EPOCH:
+    if type(epoch) is not int or not lowest <= epoch <= MAX_EPOCH:
         raise MisconfiguredError(
-            setting, epoch, "out of range", f"Use {lowest} to 2^63-1 ({MAX_EPOCH})."
-        )
+            setting, epoch, "no epoch",
+            f"Use a whole number from {lowest} to 2^63-1 ({MAX_EPOCH}).",
+        )  # fmt: skip
     return epoch
 
 
@@ -58,6 +75,13 @@ def check_grant_id(grant_id: str) -> str:
             "grant_id", grant_id[:60], "malformed", "Use 16 lower-case hex digits."
         )
     return grant_id
+
+
+def is_foreign(scope: str) -> bool:
+    """Whether a scope is that of a foreign header: `~` and the header's name."""
+    return (
+        isinstance(scope, str) and len(scope) > 1 and scope.startswith(FOREIGN_PREFIX)
+    )
 
 
 class Position(NamedTuple):
@@ -92,7 +116,7 @@ class Stamp:
     grant_id: str | None
 
     def __post_init__(self) -> None:
-        if self.scope.startswith(FOREIGN_PREFIX):
+        if is_foreign(self.scope):
             check_epoch(self.epoch, lowest=0)
             if self.grant_id is not None:
                 raise MisconfiguredError(

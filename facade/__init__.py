@@ -16,10 +16,10 @@ from epochfence.epochs.errors import (
     LedgerRegressed,
     LedgerUnavailable,
     MisconfiguredError,
-    PartitionUnavailable,
     SinkFenced,
     TableMissing,
     TableUnavailable,
+    TopicUnavailable,
 )
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
@@ -47,7 +47,7 @@ __all__ = [
     "SinkFenced",
     "LedgerUnavailable",
     "TableUnavailable",
-    "PartitionUnavailable",
+    "TopicUnavailable",
     "LedgerRegressed",
     "TableMissing",
     "EpochExhausted",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 from confluent_kafka import Message
 
@@ -14,14 +13,14 @@ from epochfence.epochs.connection import Config
 from epochfence.epochs.errors import (
     LedgerUnavailable,
     MisconfiguredError,
-    PartitionUnavailable,
+    TopicUnavailable,
 )
 from epochfence.epochs.ledger_state import LedgerState
+from epochfence.epochs.messages import headers_of
 from epochfence.epochs.partition_reader import PartitionReader
 from epochfence.epochs.schemas import UnknownFingerprint
-from epochfence.epochs.stamps import Headers
 from epochfence.epochs.topic_log import PARTITION
-from epochfence.epochs.topics import TopicKeeper
+from epochfence.epochs.topics import TopicFacts, TopicKeeper
 from epochfence.files import InvalidFileError, VerdictFile, read_records
 
 _log = logging.getLogger(__name__)
@@ -85,9 +84,9 @@ def read_told_ledger(config: Config, topic: str, timeout_s: float) -> ToldLedger
         LedgerUnavailable: It cannot be read.
         MisconfiguredError: There is no such topic.
     """
-    _partitions_of(TopicKeeper(config, timeout_s), topic)
     state = LedgerState()
     try:
+        _facts_of(TopicKeeper(config, timeout_s), topic)
         # Never read_committed: an open transaction of anybody would hold it up.
         with PartitionReader(
             config, topic, PARTITION, isolation="read_uncommitted"
@@ -96,7 +95,7 @@ def read_told_ledger(config: Config, topic: str, timeout_s: float) -> ToldLedger
             for batch in reader.read(low, high, stall_timeout_s=timeout_s):
                 for message in batch:
                     _fold(state, topic, message)
-    except PartitionUnavailable as error:
+    except TopicUnavailable as error:
         raise LedgerUnavailable(topic, error.reason, error.offset) from error
     note = f"Ledger: topic {topic} as of offset {high}, unsynced."
     return ToldLedger(state, note)
@@ -126,9 +125,8 @@ class TopicSource:
         timeout_s: How long the cluster may take where nothing comes.
 
     Raises:
-        LedgerUnavailable: The cluster does not answer.
         MisconfiguredError: There is no such topic or partition.
-        PartitionUnavailable: A partition has no leader.
+        TopicUnavailable: The cluster does not answer, or a partition has no leader.
     """
 
     def __init__(
@@ -141,29 +139,46 @@ class TopicSource:
         self.config = config
         self.topic = topic
         self.timeout_s = timeout_s
-        keeper = TopicKeeper(config, timeout_s)
-        there = _partitions_of(keeper, topic)
+        self._keeper = TopicKeeper(config, timeout_s)
+        facts = _facts_of(self._keeper, topic)
+        there = facts.partitions
         absent = sorted(set(partitions or ()) - set(there))
         if absent:
             raise MisconfiguredError(
                 "--partition", absent, f"topic {topic} has partitions 0 to {there[-1]}",
                 "Name partitions that exist.",
             )  # fmt: skip
-        self.topic_id = keeper.topic_id(topic)
+        self.topic_id = facts.topic_id
         self.bounds: dict[int, tuple[int, int]] = {}
         for partition in sorted(set(partitions or there)):
-            with PartitionReader(config, topic, partition) as reader:
+            # To a committed reader the log ends before the first open transaction;
+            # what lies behind it shall be missed, not overlooked.
+            with PartitionReader(
+                config, topic, partition, isolation="read_uncommitted"
+            ) as reader:
                 self.bounds[partition] = reader.bounds(timeout_s)
 
+    def check_same_life(self) -> None:
+        """See that the topic was not made anew since.
 
-def _partitions_of(keeper: TopicKeeper, topic: str) -> list[int]:
-    there = keeper.partitions(topic)
-    if not there:
+        Raises:
+            TopicUnavailable: It was, or the cluster does not answer.
+        """
+        facts = self._keeper.facts(self.topic)
+        if facts is None or facts.topic_id != self.topic_id:
+            raise TopicUnavailable(
+                self.topic, "it was deleted or made anew meanwhile; run the audit again"
+            )
+
+
+def _facts_of(keeper: TopicKeeper, topic: str) -> TopicFacts:
+    facts = keeper.facts(topic)
+    if facts is None:
         raise MisconfiguredError(
             "topic", topic, "there is no such topic on this cluster",
             "Check the name, and the cluster given with -b.",
         )  # fmt: skip
-    return there
+    return facts
 
 
 def audit_topic(
@@ -175,7 +190,7 @@ def audit_topic(
     """Judge the records of a topic, one partition after the other.
 
     Raises:
-        PartitionUnavailable: A partition could not be read.
+        TopicUnavailable: A partition could not be read.
     """
     judged = 0
     for number, (low, high) in source.bounds.items():
@@ -193,13 +208,21 @@ def audit_topic(
                 for message in batch:
                     offset = message.offset()
                     assert offset is not None
-                    verdict = partition.judge(
-                        source.topic_id,
-                        message.leader_epoch(),
-                        offset,
-                        cast("Headers", message.headers() or ()),
-                        message.value(),
-                    )
+                    try:
+                        verdict = partition.judge(
+                            source.topic_id,
+                            message.leader_epoch(),
+                            offset,
+                            headers_of(message),
+                            message.value(),
+                        )
+                    except OutOfOrderError as error:
+                        raise TopicUnavailable(
+                            source.topic,
+                            f"its log changed while it was read: {error}",
+                            number,
+                            offset,
+                        ) from error
                     if verdicts is not None:
                         verdicts.write(source.topic, number, offset, verdict)
                 judged += len(batch)
@@ -214,4 +237,5 @@ def audit_topic(
                     reader.position,
                     high - 1,
                 )
+    source.check_same_life()
     audit.finish()

@@ -177,6 +177,7 @@ def audit(
             max_jump=max_jump,
         )
         _check_source(records, topic, partitions)
+        _check_targets(verdicts, records, ledger, table)
         state = None if ledger is None else LedgerState(read_ledger(ledger))
         starts = () if table is None else tuple(read_table(table))
         note = f"Ledger: file {ledger}." if ledger else "No ledger."
@@ -227,18 +228,40 @@ def _need_ledger(settings: FenceSettings, state: LedgerState | None) -> None:
 
 @contextmanager
 def _verdict_file(path: Path | None) -> Generator[VerdictFile | None, None, None]:
+    """A verdict file that takes its name only when it is complete."""
     if path is None:
         yield None
         return
+    is_special = path.exists() and not path.is_file()  # a pipe, /dev/stdout
+    unfinished = path if is_special else path.with_name(path.name + ".unfinished")
     try:
-        file = path.open("wb")
+        file = unfinished.open("wb")
     except OSError as error:
         raise MisconfiguredError(
             "--verdicts", str(path), f"cannot be written: {error.strerror}",
             "Name a file in a folder that exists.",
         ) from error  # fmt: skip
-    with file:
-        yield VerdictFile(file)
+    try:
+        with file:
+            yield VerdictFile(file)
+        if not is_special:
+            unfinished.replace(path)
+    except BaseException:
+        if not is_special:
+            unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _check_targets(verdicts: Path | None, *inputs: str | None) -> None:
+    """The verdict file must not replace what is judged."""
+    for name in inputs:
+        if verdicts is None or name is None or name == "-":
+            continue
+        if verdicts.exists() and Path(name).exists() and verdicts.samefile(name):
+            raise MisconfiguredError(
+                "--verdicts", str(verdicts), "it is an input of this audit",
+                "Name another file.",
+            )  # fmt: skip
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import socket
 import sys
 from datetime import datetime, timezone
@@ -67,7 +68,7 @@ def show(
         if format is ShowFormat.json:
             for grant in latest:
                 print(json.dumps(claim_to_json(grant), ensure_ascii=False))
-        else:
+        elif latest or not unknown:
             _print_grants(told, latest)
         if unknown:
             raise MisconfiguredError(
@@ -154,7 +155,8 @@ def claim(
 ) -> None:
     """Claim an epoch of a scope: this deposes whoever leads it now.
 
-    Prints the grant as a line of a ledger file.
+    Prints the grant as a line of a ledger file. Exit codes: 0 granted, 1 lost or
+    unknown, 2 bad usage or a cluster that does not answer.
     """
     with reported_errors():
         config = kafka_config(bootstrap_server, properties, command_config)
@@ -168,7 +170,7 @@ def claim(
         ) as ledger:
             leadership = ledger.claim(
                 scope,
-                holder=holder or f"{getpass.getuser()}@{socket.gethostname()}",
+                holder=holder or _whoami(),
                 seen=seen,
                 at_least=at_least,
                 exactly=exactly,
@@ -176,6 +178,14 @@ def claim(
                 attributes=said,
             )
         print(json.dumps(claim_to_json(leadership.claim), ensure_ascii=False))
+
+
+def _whoami() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in many containers
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def _attribute(text: str) -> tuple[str, str]:

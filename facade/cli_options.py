@@ -44,7 +44,11 @@ CoordinationTopic = Annotated[
 Timeout = Annotated[
     float,
     typer.Option(
-        "--timeout", metavar="SECONDS", min=0.1, help="How long the cluster may take."
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        max=3600,
+        help="How long the cluster may take.",
     ),
 ]
 

@@ -10,19 +10,23 @@ import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Annotated, Any, TypeVar
+from typing import IO, Annotated, Any, TypeVar, cast
 
 import msgspec
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from epochfence.epochs.errors import EpochfenceError, MisconfiguredError
+from epochfence.epochs.messages import headers_of
+from epochfence.epochs.stamps import UNREADABLE
 from epochfence.epochs.values import (
-    FOREIGN_PREFIX,
     Claim,
     EpochStart,
     Position,
+    Stamp,
     check_epoch,
     check_grant_id,
     check_scope,
+    is_foreign,
 )
 from epochfence.epochs.verdicts import Verdict
 
@@ -65,6 +69,36 @@ class RecordLine(
     leader_epoch: Number | None = None
     timestamp: int | None = None
 
+    @classmethod
+    def of(
+        cls, message: Message, *, topic_id: str | None, topic: str | None = None
+    ) -> RecordLine:
+        """The line for a record that was read from Kafka.
+
+        Args:
+            message: The record.
+            topic_id: The life of the topic that it was read from.
+            topic: Another name to give the topic; None: its own.
+        """
+        headers = headers_of(message)
+        if headers is UNREADABLE:
+            raise InvalidFileError(
+                "record", None, f"offset {message.offset()} has a header name that "
+                "is not UTF-8: a record file cannot hold it",
+            )  # fmt: skip
+        kind, timestamp = message.timestamp()
+        return cls(
+            topic=topic or cast("str", message.topic()),
+            topic_id=topic_id,
+            partition=cast("int", message.partition()),
+            offset=cast("int", message.offset()),
+            leader_epoch=message.leader_epoch(),
+            timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
+            key=message.key(),
+            value=message.value(),
+            headers=list(headers),
+        )
+
 
 class ClaimLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A line of a ledger file: one claim, in log order."""
@@ -95,6 +129,10 @@ class StartLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 @contextmanager
 def _opened(path: str) -> Generator[IO[bytes], None, None]:
     if path == "-":
+        # None where the standard input is closed, whatever its annotation says.
+        standard_input = cast("IO[str] | None", sys.stdin)
+        if standard_input is None:
+            raise InvalidFileError(path, None, "there is no standard input")
         yield sys.stdin.buffer
         return
     try:
@@ -191,10 +229,12 @@ def read_table(path: str) -> Iterator[EpochStart]:
 
 
 def _check_start(line: StartLine) -> None:
-    is_foreign = line.scope.startswith(FOREIGN_PREFIX)
-    check_epoch(line.epoch, lowest=0 if is_foreign else 1)
-    if not is_foreign:
-        check_scope(line.scope)
+    if is_foreign(line.scope):
+        Stamp(line.scope, line.epoch, line.grant_id)
+        return
+    check_scope(line.scope)
+    check_epoch(line.epoch)
+    # Without one, a row stands for any grant of its epoch.
     if line.grant_id is not None:
         check_grant_id(line.grant_id)
 

@@ -9,13 +9,13 @@ import logging
 import os
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from epochfence.epochs.errors import EpochfenceError
+from epochfence.epochs.errors import ClaimLost, ClaimUnknown, EpochfenceError
 
 #: The exit codes of every command.
 EXIT_FAILED = 1
@@ -69,17 +69,35 @@ def reported_errors() -> Generator[None, None, None]:
     with _warnings_on_stderr():
         try:
             yield
+            sys.stdout.flush()
+        except (ClaimLost, ClaimUnknown) as error:
+            _print_error(error)
+            raise typer.Exit(EXIT_FAILED) from error
         except EpochfenceError as error:
-            err().print(f"epochfence: {printable(str(error))}", soft_wrap=True)
+            _print_error(error)
             raise typer.Exit(EXIT_BAD_INPUT) from error
         except KeyboardInterrupt:
             err().print("epochfence: interrupted.")
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
-            # The reader (head, less) has seen enough; nothing is wrong. Python
-            # would complain once more when it flushes stdout at its exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # The reader (head, less) has seen enough; nothing is wrong.
+            _close_stdout()
             raise typer.Exit(0) from None
+        except OSError as error:
+            # All reading names its file itself: this is about what is written.
+            _print_error(f"cannot write the output: {error.strerror or error}")
+            _close_stdout()
+            raise typer.Exit(EXIT_BAD_INPUT) from error
+
+
+def _print_error(error: object) -> None:
+    err().print(f"epochfence: {printable(str(error))}", soft_wrap=True)
+
+
+def _close_stdout() -> None:
+    """Python would complain once more when it flushes what is left at its exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,78 @@ def test_records_from_the_standard_input(files: Files) -> None:
     assert "3 records" in result.stdout
 
 
+def test_a_verdict_file_never_replaces_an_input(files: Files) -> None:
+    before = files.records.read_bytes()
+    for target in (files.records, files.ledger):
+        message = files.fails(
+            *(files.records, "--ledger", files.ledger, "--verdicts", target)
+        )
+        assert "input" in message
+    assert files.records.read_bytes() == before
+
+
+def test_a_verdict_file_is_whole_or_what_it_was(files: Files) -> None:
+    verdicts = files.folder / "verdicts.jsonl"
+    verdicts.write_text("before\n")
+    files.records.write_text(json.dumps(TAKEOVER[0]) + "\n{")
+    files.fails(files.records, "--ledger", files.ledger, "--verdicts", verdicts)
+    assert verdicts.read_text() == "before\n"
+    assert len(list(files.folder.iterdir())) == 3
+
+
+def test_a_full_disk_is_said(files: Files) -> None:
+    good = (files.records, "--ledger", files.ledger)
+    assert "No space left" in files.fails(*good, "--verdicts", "/dev/full")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "epochfence", "audit", *map(str, good)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "epochfence: cannot write the output: No space left on device\n"
+    )
+
+
+def test_a_closed_standard_input_is_said(files: Files) -> None:
+    command = [sys.executable, "-m", "epochfence", "audit", "-"]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" <&-', "sh", *command, "--ledger", str(files.ledger)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no standard input" in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(files: Files) -> None:
+    many = [record(offset, stamp(1), topic="t" * 99) for offset in range(5000)]
+    for offset, one in enumerate(many):
+        one["partition"], one["offset"] = offset, 0
+    write_lines(files.records, many)
+    command = [sys.executable, "-m", "epochfence", "audit", str(files.records)]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" | head -1', "sh", *command, "--ledger", str(files.ledger)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stderr, len(done.stdout.splitlines())) == ("", 1)
+
+
+def test_with_max_seen_a_ledger_only_names_the_holders(files: Files) -> None:
+    table = write_lines(files.folder / "table.jsonl", [start_line(1, 0)])
+    write_lines(files.ledger, [])
+    options = ("--ledger", files.ledger, "--table", table, "--authority", "max-seen")
+    result = run("audit", files.records, *options)
+    assert result.exit_code == 0
+    assert "2 admitted, 0 barrier, 1 stale" in result.stdout
+
+
 def test_a_foreign_header(files: Files) -> None:
     write_lines(
         files.records,
@@ -288,6 +362,8 @@ def test_a_broken_ledger_line_is_named(
         ({"epoch": 0}, ["line 1", "epoch"]),
         ({"scope": "a b"}, ["line 1", "a b"]),
         ({"scope": "~term", "epoch": -1}, ["line 1", "epoch"]),
+        ({"scope": "~term", "grant_id": "0" * 16}, ["line 1", "foreign"]),
+        ({"scope": "~"}, ["line 1", "'~'"]),
         ({"grant_id": "X"}, ["line 1", "grant_id"]),
         ({"start_offset": -1}, ["line 1", "start_offset"]),
     ],
@@ -320,7 +396,11 @@ BAD_OPTIONS: list[tuple[list[str], list[str]]] = [
     (["RECORDS", "--ledger", "LEDGER", "--table", "nowhere"], ["nowhere"]),
     (["RECORDS", "--ledger", "RECORDS"], ["line 1"]),
     (["RECORDS", "--ledger", "LEDGER", "--scope", "a b"], ["scope", "'a b'"]),
-    (["RECORDS", "--ledger", "LEDGER", "--stamp", "term"], ["stamp", "HEADER"]),
+    (
+        ["RECORDS", "--ledger", "LEDGER", "--stamp", "term"],
+        ["stamp = 'term'", "HEADER"],
+    ),
+    (["RECORDS", "--timeout", "inf"], ["--timeout"]),
     (["RECORDS", "--stamp", "term:hex"], ["'hex'", "int64be", "decimal"]),
     (["RECORDS", "--stamp", "t:decimal", "--authority", "ledger"], ["max-seen"]),
     (["RECORDS", "--stamp", "t:decimal", "--scope", "s"], ["~t"]),

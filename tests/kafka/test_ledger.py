@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.cimpl import NewTopic
 
 from epochfence import (
     Claim,
     ClaimLost,
+    ClaimUnknown,
     Deposed,
     EpochStart,
+    Leadership,
     Ledger,
     LedgerRegressed,
     LedgerUnavailable,
     MisconfiguredError,
     Position,
+    TableUnavailable,
 )
 from epochfence.epochs.claims import claim_key, claim_value
 from epochfence.epochs.starts import RowInfo, row_key, row_value
+from epochfence.epochs.table import read_starts
+from epochfence.epochs.topic_log import TopicLog
 from support.brokers import KafkaBroker
 from support.compaction import force_compaction
-from support.histories import claim
+from support.histories import claim, grant_id
 from support.ledgers import (
     LedgerTopics,
     compactable_topics,
@@ -39,6 +50,8 @@ from support.ledgers import (
 )
 from support.reading import read_all
 from support.waiting import wait_until
+
+ROW_VALUE = row_value(RowInfo("test", 0, ""))
 
 
 @pytest.fixture
@@ -101,13 +114,23 @@ def test_the_epoch_may_be_asked_for(ledger: Ledger) -> None:
         ("a b", {}, "A-Z a-z 0-9"),
         ("s", {"exactly": 2**63}, "2\\^63-1"),
         ("s", {"attributes": {"a": "x" * 200_000}}, "attributes"),
+        ("s", {"attributes": {"a": 7}}, "attributes"),
+        ("s", {"holder": "\ud800"}, "holder"),
+        ("s", {"holder": None}, "holder"),
+        ("s", {"at_least": 50.0}, "at_least"),
+        ("s", {"seen": "3"}, "seen"),
+        ("s", {"exactly": True}, "exactly"),
+        ("s", {"timeout_s": float("inf")}, "timeout_s"),
+        ("s", {"timeout_s": float("nan")}, "timeout_s"),
+        ("s", {"timeout_s": -1}, "timeout_s"),
+        (None, {}, "scope"),
     ],
 )
 def test_a_claim_that_makes_no_sense(
-    ledger: Ledger, scope: str, more: dict[str, object], words: str
+    ledger: Ledger, scope: Any, more: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(MisconfiguredError, match=words):
-        ledger.claim(scope, holder="a", **more)  # type: ignore[arg-type]
+        ledger.claim(scope, **{"holder": "a", **more})
     assert list(ledger.claims()) == []
 
 
@@ -148,8 +171,8 @@ servers, coordination, table, timeout_s = sys.argv[1:]
 names = dict(coordination_topic=coordination, table_topic=table)
 append = TopicLog.append
 
-def append_and_stop(self, key, value, deadline):
-    offset = append(self, key, value, deadline)
+def append_and_stop(self, key, value, deadline, **more):
+    offset = append(self, key, value, deadline, **more)
     if key.startswith(b"claim/"):
         os.kill(os.getpid(), signal.SIGSTOP)
     return offset
@@ -180,26 +203,22 @@ def test_a_claimant_stopped_between_append_and_read_back(
     timeout_s: float,
     outcomes: set[str],
 ) -> None:
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-c", STOPPED_CLAIMANT),
-            topics.kafka.bootstrap_servers,
-            *topics.names.values(),
-            str(timeout_s),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        _, status = os.waitpid(process.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
-        if is_deposed:
-            assert ledger.claim("s", holder="awake").epoch == 2
-        process.send_signal(signal.SIGCONT)
-        output, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
+    command = [
+        *(sys.executable, "-c", STOPPED_CLAIMANT),
+        topics.kafka.bootstrap_servers,
+        *topics.names.values(),
+        str(timeout_s),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            _, status = os.waitpid(process.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            if is_deposed:
+                assert ledger.claim("s", holder="awake").epoch == 2
+            process.send_signal(signal.SIGCONT)
+            output, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert output.strip() in outcomes
 
 
@@ -369,8 +388,7 @@ def made_anew(topics: LedgerTopics) -> None:
 
 @pytest.mark.rule(20)
 def test_the_coordination_topic_made_anew(topics: LedgerTopics, ledger: Ledger) -> None:
-    for _ in range(3):
-        leadership = ledger.claim("s", holder="a")
+    leadership, *_ = [ledger.claim("s", holder="a") for _ in range(3)][::-1]
     made_anew(topics)
     with pytest.raises(LedgerRegressed) as regressed:
         leadership.verify()
@@ -395,10 +413,9 @@ def test_a_topic_made_anew_is_compared_with_the_table(
         "orders", "x" * 22, 0, "r", 7, claim("r", 7).grant_id, Position(0, 9)
     )
     foreign = EpochStart("orders", "x" * 22, 0, "~term", 99, None, Position(0, 9))
-    value = row_value(RowInfo("test", 0, ""))
     for one in (row, foreign):
-        write_record(kafka, topics.table_topic, row_key(one), value)
-    write_record(kafka, topics.table_topic, b"junk", value)
+        write_record(kafka, topics.table_topic, row_key(one), ROW_VALUE)
+    write_record(kafka, topics.table_topic, b"junk", ROW_VALUE)
     made_anew(topics)
     with topics.open() as other:
         other.claim("s", holder="b", at_least=2)
@@ -408,6 +425,171 @@ def test_a_topic_made_anew_is_compared_with_the_table(
     assert (seen.scope, seen.ledger_epoch, seen.seen_epoch) == ("r", 0, 7)
     ledger.claim("r", holder="operator", at_least=8)
     assert ledger.refresh().epoch_of("s") == 2
+
+
+def test_a_topic_made_anew_with_bad_settings_is_refused(
+    topics: LedgerTopics, ledger: Ledger
+) -> None:
+    leadership = ledger.claim("s", holder="a")
+    make_anew(topics, {"cleanup.policy": "delete"})
+    for _ in range(2):
+        with pytest.raises(MisconfiguredError, match=r"cleanup\.policy"):
+            leadership.verify()
+    with pytest.raises(MisconfiguredError, match=r"cleanup\.policy"):
+        ledger.claim("s", holder="b", at_least=2)
+
+
+def make_anew(topics: LedgerTopics, config: dict[str, str]) -> None:
+    name = topics.coordination_topic
+    topics.kafka.delete_topic(name)
+    new = NewTopic(name, num_partitions=1, replication_factor=1, config=config)
+    topics.kafka.admin.create_topics([new])[name].result(30)
+    topics.kafka.admin.describe_topics(TopicCollection([name]))[name].result(30)
+
+
+@pytest.mark.rule(19)
+def test_a_topic_made_anew_between_the_sync_and_the_claim(
+    topics: LedgerTopics, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim lands in the new log, behind another's, while the old one is read."""
+    ledger.claim("s", holder="a")
+    append = TopicLog.append
+    rivals: list[Leadership] = []
+
+    def made_anew_before(
+        log: TopicLog, key: bytes, value: bytes | None, deadline: float, **more: Any
+    ) -> int:
+        if key.startswith(b"claim/") and not rivals:
+            monkeypatch.setattr(TopicLog, "append", append)
+            topics.kafka.delete_topic(topics.coordination_topic)
+            with topics.open() as rival:
+                rivals.append(rival.claim("s", holder="rival", at_least=7))
+                for _ in range(20):
+                    rival.refresh()
+        return append(log, key, value, deadline, **more)
+
+    monkeypatch.setattr(TopicLog, "append", made_anew_before)
+    with pytest.raises((ClaimLost, ClaimUnknown)):
+        ledger.claim("s", holder="b", timeout_s=20)
+    assert ledger.refresh().latest("s") == rivals[0].claim
+
+
+@pytest.mark.rule(20)
+def test_a_lost_coordination_topic_is_met_at_the_start(
+    kafka: KafkaBroker, topics: LedgerTopics
+) -> None:
+    with topics.open() as ledger:
+        ledger.claim("s", holder="a", at_least=7)
+    row = EpochStart("t", "x" * 22, 0, "s", 7, grant_id(7), Position(0, 9))
+    write_record(kafka, topics.table_topic, row_key(row), ROW_VALUE)
+    kafka.delete_topic(topics.coordination_topic)
+    with topics.open() as ledger:
+        with pytest.raises(LedgerRegressed):
+            ledger.claim("s", holder="b")
+        assert ledger.claim("s", holder="b", at_least=8).epoch == 8
+
+
+def test_a_row_of_a_newer_version_stops_the_reading_of_the_table(
+    kafka: KafkaBroker, topics: LedgerTopics, ledger: Ledger
+) -> None:
+    unknown = b"\xc3\x01" + bytes(8)
+    offset = write_record(kafka, topics.table_topic, b'["of another form"]', unknown)
+    with pytest.raises(TableUnavailable, match="pgrade") as stopped:
+        read_starts(kafka.config, topics.table_topic, 10)
+    assert stopped.value.offset == offset
+
+
+def test_a_row_that_is_nested_without_end_is_passed_over(
+    kafka: KafkaBroker, topics: LedgerTopics, ledger: Ledger
+) -> None:
+    write_record(kafka, topics.table_topic, b"[" * 100_000, ROW_VALUE)
+    assert read_starts(kafka.config, topics.table_topic, 10) == []
+
+
+def test_the_reading_goes_on_after_a_fault_of_its_own(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leadership = ledger.claim("s", holder="a")
+
+    def fail(*_: object) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("once")
+
+    monkeypatch.setattr("epochfence.epochs.topic_log.next_batch", fail)
+    wait_until(lambda: has_failed(ledger), 10, "the reading has stopped")
+    leadership.verify()
+    assert ledger.leader("s") == leadership.claim
+
+
+def has_failed(ledger: Ledger) -> bool:
+    try:
+        ledger.leader("s")
+    except LedgerUnavailable:
+        return True
+    return False
+
+
+def test_a_watcher_cannot_end_the_reading(ledger: Ledger) -> None:
+    def leave(_: Claim) -> None:
+        sys.exit("from a watcher")
+
+    ledger.watch(leave)
+    ledger.claim("s", holder="a").verify()
+
+
+def test_one_callers_haste_spoils_nothing_for_others(ledger: Ledger) -> None:
+    leadership = ledger.claim("s", holder="a")
+    is_over = threading.Event()
+
+    def hasty() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(LedgerUnavailable, ClaimUnknown):
+                leadership.verify(timeout_s=0.0005)
+            with contextlib.suppress(LedgerUnavailable, ClaimUnknown, ClaimLost):
+                ledger.claim("hasty", holder="h", timeout_s=0.002)
+
+    thread = threading.Thread(target=hasty)
+    thread.start()
+    try:
+        for _ in range(50):
+            ledger.claim("r", holder="b", timeout_s=30)
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_a_fatal_client_is_replaced(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leadership = ledger.claim("s", holder="a")
+    log: Any = ledger._log  # pyright: ignore[reportPrivateUsage]
+
+    class Broken:
+        def produce(self, *_: object, **__: object) -> None:
+            raise KafkaException(KafkaError(KafkaError._FATAL, "once", fatal=True))
+
+    monkeypatch.setattr(log, "_producer", Broken())
+    with pytest.raises(LedgerUnavailable, match="once"):
+        leadership.verify()
+    leadership.verify()
+
+
+def test_time_limits_hold_where_the_broker_does_not_answer() -> None:
+    """A listener that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"127.0.0.1:{silent.getsockname()[1]}"
+        begun = time.monotonic()
+        with pytest.raises(LedgerUnavailable):
+            Ledger({"bootstrap.servers": servers}, timeout_s=2)
+        assert time.monotonic() - begun < 10
+
+
+def test_the_users_error_callback_is_called_too() -> None:
+    told: list[KafkaError] = []
+    config = {"bootstrap.servers": "127.0.0.1:1", "error_cb": told.append}
+    with pytest.raises(LedgerUnavailable, match="refused"):
+        Ledger(config, timeout_s=2)
+    assert told
 
 
 def test_a_coordination_topic_that_is_gone(
@@ -438,10 +620,10 @@ def test_topic_ids_are_url_safe(kafka: KafkaBroker) -> None:
     from epochfence.epochs.topics import TopicKeeper
 
     keeper = TopicKeeper(kafka.config, 10)
-    ids = [keeper.topic_id(kafka.create_topic()) for _ in range(8)]
-    assert len(set(ids)) == 8
+    found = [keeper.facts(kafka.create_topic()) for _ in range(8)]
+    ids = {facts.topic_id for facts in found if facts is not None}
+    assert len(ids) == 8
     for topic_id in ids:
-        assert topic_id is not None
         assert len(topic_id) == 22
         assert not set(topic_id) & set("+/=")
-    assert keeper.topic_id("no-such-topic") is None
+    assert keeper.facts("no-such-topic") is None

@@ -22,7 +22,8 @@ _ERRORS: list[tuple[EpochfenceError, list[str]]] = [
     ),
     (epochfence.LedgerUnavailable("c", "gone", 7), ["'c'", "gone", "7", "Nothing"]),
     (epochfence.TableUnavailable("c", "gone"), ["'c'", "gone", "Nothing"]),
-    (epochfence.PartitionUnavailable("t", 3, "gone", 9), ["3", "'t'", "gone", "9"]),
+    (epochfence.TopicUnavailable("t", "gone", 3, 9), ["3", "'t'", "gone", "9"]),
+    (epochfence.TopicUnavailable("t", "gone"), ["'t'", "gone"]),
     (
         epochfence.LedgerRegressed("s", 4, 9),
         ["4", "9", "epochfence ledger claim s --at-least 10"],

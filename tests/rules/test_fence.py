@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from epochfence import MisconfiguredError, Position
 from epochfence.epochs.fence import PartitionFence
 from epochfence.epochs.settings import FenceSettings
-from epochfence.epochs.stamps import stamp_reader
+from epochfence.epochs.stamps import UNREADABLE, stamp_reader
 from support.histories import (
     AMBIGUOUS,
     CONFLICT,
@@ -346,6 +348,31 @@ def test_the_ledger_may_be_replaced() -> None:
     assert history.judge(stamp(2)) == UNGRANTED
     history.fence.ledger_replaced(KNOWN)
     assert history.judge(stamp(2)) == "admitted"
+
+
+def test_headers_that_the_client_cannot_read_are_malformed() -> None:
+    history = History(KNOWN, FenceSettings(unstamped="admit"))
+    assert history.judge(*UNREADABLE) == "admitted/unstamped"  # only the object itself
+    verdict = history.fence.judge(None, 1, UNREADABLE, ledger_complete=True)
+    assert verdict is not None
+    assert (verdict.kind, verdict.reason) == ("quarantined", "malformed")
+
+
+def test_large_headers_are_not_remembered() -> None:
+    """Anybody can send them: memory must not grow with what they send."""
+    history = History(KNOWN)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(50):
+            large = ("epochfence", b"%d" % number + b"x" * 200_000)
+            assert history.judge(stamp(1), large) == MALFORMED
+            many = [("epochfence", b"%d:%d" % (number, n)) for n in range(2000)]
+            assert history.judge(*many) == MALFORMED
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 2_000_000
 
 
 @pytest.mark.parametrize("settings", [FenceSettings(), FenceSettings(["s"])])

@@ -19,6 +19,8 @@ from epochfence.epochs.stamps import stamp_reader
         ({"require": "orders"}, ["require", "['orders']"]),
         ({"require": ["a b"]}, ["scope", "a b", "A-Z a-z 0-9"]),
         ({"require": [7]}, ["require", "7"]),
+        ({"require": None}, ["require", "None", "list"]),
+        ({"require": ["x" * 195 + "/{partition}"]}, ["scope", "1 to 200"]),
         ({"max_jump": 10}, ["max_jump", "authority ledger", "max-seen"]),
         ({"max_jump": 0, "authority": "max-seen"}, ["max_jump", "0"]),
         ({"max_jump": "9", "authority": "max-seen"}, ["max_jump", "'9'"]),
@@ -45,6 +47,12 @@ def test_a_misspelt_name_is_an_error() -> None:
         FenceSettings(unstampd="admit")  # type: ignore[call-arg]
 
 
+def test_a_scope_for_each_partition() -> None:
+    settings = FenceSettings(["orders/{partition}", "orders/3", "all"])
+    assert settings.required_scopes(2) == ("orders/2", "orders/3", "all")
+    assert settings.required_scopes(3) == ("orders/3", "all")
+
+
 def test_defaults() -> None:
     ours = FenceSettings()
     assert (ours.require, ours.authority, ours.unstamped) == ((), "ledger", None)
@@ -53,7 +61,7 @@ def test_defaults() -> None:
 
 def test_settings_are_immutable() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        FenceSettings().authority = "max-seen"  # type: ignore[misc]
+        FenceSettings().authority = "max-seen"
 
 
 def test_the_digest_tells_settings_apart() -> None:

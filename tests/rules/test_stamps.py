@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -201,6 +203,14 @@ def test_a_foreign_epoch_in_the_payload() -> None:
     assert read(reader, [], b"") == Reading(())
     for damaged in (b"x", b"-1", str(2**63).encode()):
         assert read(reader, [], damaged).problem == "malformed"
+
+    def careless(value: bytes | None) -> Any:
+        return json.loads(value or b"{}")["term"]
+
+    reader = ForeignField("term", careless)
+    assert read(reader, [], b'{"term":7}').stamps == (Stamp("~term", 7, None),)
+    for odd in (b"{}", b"[]", b"7", b'{"term":true}', b'{"term":"7"}', b'{"term":[]}'):
+        assert read(reader, [], odd).problem == "malformed"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,20 @@ def test_epochs_are_1_to_the_largest_64_bit_integer() -> None:
     for epoch in (0, -1, 2**63):
         with pytest.raises(MisconfiguredError, match="2\\^63-1"):
             Claim("s", epoch, 0, GOOD_ID, "h", 0)
+
+
+@pytest.mark.rule(2)
+@pytest.mark.parametrize("epoch", [True, 1.0, "1", None])
+def test_an_epoch_is_a_whole_number(epoch: Any) -> None:
+    with pytest.raises(MisconfiguredError, match="whole number"):
+        Stamp("s", epoch, GOOD_ID)
+
+
+@pytest.mark.rule(1)
+@pytest.mark.parametrize("scope", [None, 7, b"s"])
+def test_a_scope_is_a_text(scope: Any) -> None:
+    with pytest.raises(MisconfiguredError, match="scope"):
+        Stamp(scope, 1, GOOD_ID)
 
 
 @pytest.mark.rule(3)

@@ -28,8 +28,10 @@ def claim(scope: str, epoch: int, who: str = "a") -> Claim:
 
 
 def ledger(*claims: tuple[str, int] | tuple[str, int, str]) -> LedgerState:
-    """A ledger of these claims, in log order."""
-    return LedgerState(claim(*one) for one in claims)
+    """A ledger of these claims (scope, epoch, who), in log order."""
+    return LedgerState(
+        claim(one[0], one[1], one[2] if len(one) == 3 else "a") for one in claims
+    )
 
 
 def stamp(epoch: int, scope: str = "s", who: str = "a") -> Header:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ class LedgerTopics:
     table_topic: str
 
     @property
-    def names(self) -> dict[str, str]:
+    def names(self) -> dict[str, Any]:
         """The topics as `Ledger` takes them."""
         return {
             "coordination_topic": self.coordination_topic,
@@ -58,7 +59,7 @@ def write_record(
     topic: str,
     key: bytes | None,
     value: bytes | None,
-    headers: list[tuple[str, bytes | None]] | None = None,
+    headers: Sequence[tuple[str, bytes | None]] = (),
     partition: int = 0,
 ) -> int:
     """Write one record, acknowledged; give its offset."""
@@ -74,7 +75,7 @@ def write_record(
         key=key,
         value=value,
         partition=partition,
-        headers=list(headers or ()),
+        headers=list(headers),
         on_delivery=delivered,
     )
     producer.flush(30)

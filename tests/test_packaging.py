@@ -1,0 +1,81 @@
+"""What is installed is the whole package, and it imports as promised."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import tomllib
+
+_ROOT = Path(__file__).parents[1]
+_FOLDERS = {
+    "facade": "epochfence",
+    "epochs": "epochfence.epochs",
+    "producers": "epochfence.producers",
+    "consumers": "epochfence.consumers",
+}
+
+
+@pytest.mark.parametrize("folder", _FOLDERS)
+def test_every_module_is_installed(folder: str) -> None:
+    for path in (_ROOT / folder).glob("*.py"):
+        name = _FOLDERS[folder]
+        if path.stem != "__init__":
+            name = f"{name}.{path.stem}"
+        assert importlib.util.find_spec(name) is not None, f"{name}: install again"
+
+
+def test_folders_are_flat_and_all_of_them_are_packaged() -> None:
+    for folder in _FOLDERS:
+        assert list((_ROOT / folder).glob("*/*.py")) == []
+
+
+def test_schemas_and_the_type_marker_are_installed() -> None:
+    assert (files("epochfence") / "py.typed").is_file()
+    for path in (_ROOT / "epochs").glob("*.avsc"):
+        installed = files("epochfence.epochs") / path.name
+        assert installed.read_bytes() == path.read_bytes()
+
+
+def test_the_library_needs_no_extra() -> None:
+    """`import epochfence` works where typer, rich and msgspec are missing."""
+    code = (
+        "import sys\n"
+        "for name in ('typer', 'rich', 'msgspec'): sys.modules[name] = None\n"
+        "import epochfence\n"
+        "from epochfence.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "pip install 'epochfence[cli]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_purity_contract_names_every_pure_module() -> None:
+    """A module of epochs/ that imports nothing impure belongs into the contract."""
+    if sys.version_info < (3, 11):
+        pytest.skip("tomllib comes with Python 3.11")
+    settings = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))
+    (contract,) = [
+        one
+        for one in settings["tool"]["importlinter"]["contracts"]
+        if one["name"] == "the rules are pure"
+    ]
+    impure = tuple(
+        f"import {name}" for name in ("time", "threading", "logging", "getpass")
+    ) + tuple(f"from {name}" for name in ("confluent_kafka", "secrets"))
+    shells = {
+        path.stem
+        for path in (_ROOT / "epochs").glob("*.py")
+        if any(line.startswith(impure) for line in path.read_text().splitlines())
+    }
+    modules = {path.stem for path in (_ROOT / "epochs").glob("*.py")} - {"__init__"}
+    named = {name.rpartition(".")[2] for name in contract["source_modules"]}
+    assert named == modules - shells
