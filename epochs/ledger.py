@@ -117,8 +117,8 @@ class Ledger:
 
     def _prepare(self, create: bool) -> None:
         keeper = self._keeper = TopicKeeper(self._config, self._timeout_s)
-        is_new_table = keeper.ensure(self.table_topic, create=create)
         is_new = keeper.ensure(self.coordination_topic, create=create)
+        is_new_table = keeper.ensure(self.table_topic, create=create)
         facts = keeper.facts(self.coordination_topic)
         self._topic_id = None if facts is None else facts.topic_id
         if is_new and not is_new_table:

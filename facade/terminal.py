@@ -104,6 +104,9 @@ def _close_stdout() -> None:
 def _warnings_on_stderr() -> Generator[None, None, None]:
     """Print what the package logs, for the time of a command."""
     handler = _StderrHandler(logging.WARNING)
+    # What the Kafka client says of its connections, again and again; our own errors
+    # repeat what matters of it.
+    handler.addFilter(lambda record: record.name != "epochfence.client")
     logger = logging.getLogger("epochfence")
     logger.addHandler(handler)
     try:

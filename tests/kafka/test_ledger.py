@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import NewTopic
 
 from epochfence import (
@@ -39,6 +39,7 @@ from epochfence.epochs.claims import claim_key, claim_value
 from epochfence.epochs.starts import RowInfo, row_key, row_value
 from epochfence.epochs.table import read_starts
 from epochfence.epochs.topic_log import TopicLog
+from epochfence.epochs.topics import TopicKeeper
 from support.brokers import KafkaBroker
 from support.compaction import force_compaction
 from support.histories import claim, grant_id
@@ -166,6 +167,7 @@ STOPPED_CLAIMANT = """
 import os, signal, sys
 from epochfence import EpochfenceError, Ledger
 from epochfence.epochs.topic_log import TopicLog
+from epochfence.epochs.topics import TopicKeeper
 
 servers, coordination, table, timeout_s = sys.argv[1:]
 names = dict(coordination_topic=coordination, table_topic=table)
@@ -444,7 +446,8 @@ def make_anew(topics: LedgerTopics, config: dict[str, str]) -> None:
     topics.kafka.delete_topic(name)
     new = NewTopic(name, num_partitions=1, replication_factor=1, config=config)
     topics.kafka.admin.create_topics([new])[name].result(30)
-    topics.kafka.admin.describe_topics(TopicCollection([name]))[name].result(30)
+    keeper = TopicKeeper(topics.kafka.config, 10)
+    wait_until(lambda: keeper.facts(name), 30, "the topic is there again")
 
 
 @pytest.mark.rule(19)
@@ -617,8 +620,6 @@ def test_a_ledger_leaves_no_thread_behind(topics: LedgerTopics) -> None:
 
 @pytest.mark.rule(5)
 def test_topic_ids_are_url_safe(kafka: KafkaBroker) -> None:
-    from epochfence.epochs.topics import TopicKeeper
-
     keeper = TopicKeeper(kafka.config, 10)
     found = [keeper.facts(kafka.create_topic()) for _ in range(8)]
     ids = {facts.topic_id for facts in found if facts is not None}
