@@ -115,5 +115,10 @@ def _last_line(audit: Audit) -> str:
     kinds = dict.fromkeys(("admitted", "barrier", "stale", "quarantined"), 0)
     for (kind, _), count in counts.items():
         kinds[kind] += count
-    sums = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
-    return f"{sum(counts.values()):,} records: {sums}."
+    total = sum(counts.values())
+    return (
+        f"{total:,} {'record' if total == 1 else 'records'}: "
+        f"{kinds['admitted']:,} admitted, "
+        f"{kinds['barrier']:,} {'barrier' if kinds['barrier'] == 1 else 'barriers'}, "
+        f"{kinds['stale']:,} stale, {kinds['quarantined']:,} quarantined."
+    )

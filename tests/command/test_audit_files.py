@@ -85,7 +85,7 @@ def test_the_report(files: Files) -> None:
     result = run("audit", files.records, "--ledger", files.ledger)
     assert result.exit_code == 0
     assert result.stderr == ""
-    assert "3 records: 2 admitted, 0 barrier, 1 stale, 0 quarantined." in result.stdout
+    assert "3 records: 2 admitted, 0 barriers, 1 stale, 0 quarantined." in result.stdout
     assert "pod-1" in result.stdout
     assert "stale-epoch" in result.stdout
 
@@ -223,7 +223,7 @@ def test_with_max_seen_a_ledger_only_names_the_holders(files: Files) -> None:
     options = ("--ledger", files.ledger, "--table", table, "--authority", "max-seen")
     result = run("audit", files.records, *options)
     assert result.exit_code == 0
-    assert "2 admitted, 0 barrier, 1 stale" in result.stdout
+    assert "2 admitted, 0 barriers, 1 stale" in result.stdout
 
 
 def test_a_foreign_header(files: Files) -> None:
@@ -232,20 +232,20 @@ def test_a_foreign_header(files: Files) -> None:
         [record(n, ("term", str(term).encode())) for n, term in enumerate((4, 5, 4))],
     )
     result = run("audit", files.records, "--stamp", "term:decimal")
-    assert "2 admitted, 0 barrier, 1 stale" in result.stdout
+    assert "2 admitted, 0 barriers, 1 stale" in result.stdout
 
 
 def test_a_table_known_beforehand(files: Files) -> None:
     table = write_lines(files.folder / "table.jsonl", [start_line(2, 0)])
     result = run("audit", files.records, "--ledger", files.ledger, "--table", table)
-    assert "1 admitted, 0 barrier, 2 stale" in result.stdout
+    assert "1 admitted, 0 barriers, 2 stale" in result.stdout
 
 
 def test_a_header_of_a_megabyte_is_a_counted_verdict(files: Files) -> None:
     huge = ("epochfence", b"1" * 1_000_000)
     write_lines(files.records, [record(0, huge), record(1, stamp(1))])
     result = run("audit", files.records, "--ledger", files.ledger)
-    assert "1 admitted, 0 barrier, 0 stale, 1 quarantined" in result.stdout
+    assert "1 admitted, 0 barriers, 0 stale, 1 quarantined" in result.stdout
 
 
 def test_what_others_wrote_cannot_drive_the_terminal(files: Files) -> None:

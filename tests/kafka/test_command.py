@@ -114,7 +114,7 @@ def test_audit_of_a_topic(command: Command, tmp_path: Path) -> None:
     verdicts = tmp_path / "verdicts.jsonl"
     done = command.on_cluster("audit", "-t", topic, "--verdicts", verdicts)
     assert done.returncode == 0, done.stderr
-    assert "8 records: 4 admitted, 0 barrier, 2 stale, 2 quarantined." in done.stdout
+    assert "8 records: 4 admitted, 0 barriers, 2 stale, 2 quarantined." in done.stdout
     assert "as of offset" in done.stdout
     assert "unsynced" in done.stdout
     assert "pod-7" in done.stdout
@@ -161,7 +161,7 @@ def test_audit_sees_committed_records_only(command: Command) -> None:
         producer.flush(30)
         end(30)
     ended = command.on_cluster("audit", "-t", topic)
-    assert "1 records: 1 admitted" in ended.stdout
+    assert "1 record: 1 admitted" in ended.stdout
     assert ended.stderr == ""
     producer.begin_transaction()
     producer.produce(topic, b"v", headers=headers)
@@ -169,7 +169,7 @@ def test_audit_sees_committed_records_only(command: Command) -> None:
     begun = time.monotonic()
     still_open = command.on_cluster("audit", "-t", topic, "--timeout", 5)
     assert time.monotonic() - begun < 30
-    assert "1 records: 1 admitted" in still_open.stdout
+    assert "1 record: 1 admitted" in still_open.stdout
     assert "open transaction" in still_open.stderr
     producer.abort_transaction(30)
 
@@ -185,7 +185,7 @@ def test_a_header_name_that_is_not_utf_8_is_malformed(command: Command) -> None:
     write_record(topics.kafka, topic, b"k", b"v", good)
     done = command.on_cluster("audit", "-t", topic)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1 admitted, 0 barrier, 0 stale, 1 quarantined" in done.stdout
+    assert "1 admitted, 0 barriers, 0 stale, 1 quarantined" in done.stdout
 
 
 def write_raw_header(kafka: KafkaBroker, topic: str, name: bytes) -> None:

@@ -130,8 +130,9 @@ def test_the_epoch_may_be_asked_for(ledger: Ledger) -> None:
 def test_a_claim_that_makes_no_sense(
     ledger: Ledger, scope: Any, more: dict[str, Any], words: str
 ) -> None:
+    arguments: dict[str, Any] = {"holder": "a", **more}
     with pytest.raises(MisconfiguredError, match=words):
-        ledger.claim(scope, **{"holder": "a", **more})
+        ledger.claim(scope, **arguments)
     assert list(ledger.claims()) == []
 
 

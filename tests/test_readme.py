@@ -1,0 +1,58 @@
+"""What README.md shows is what one gets."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from support.auditing import run
+
+_ROOT = Path(__file__).parents[1]
+_README = (_ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_audit_of_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(_ROOT)
+    found = re.search(
+        r"```sh\n(\S*epochfence audit examples[^\n]*)\n```\n\n<!--[^\n]*\n"
+        r"```text\n(.*?)```",
+        _README,
+        re.DOTALL,
+    )
+    assert found is not None
+    command, shown = found.groups()
+    result = run(*shlex.split(command)[1:])
+    assert result.exit_code == 0
+    printed = [line.rstrip() for line in result.stdout.splitlines()]
+    assert printed == shown.splitlines()
+
+
+def test_the_files_that_it_links_to_are_there() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", _README):
+        assert (_ROOT / target).exists(), target
+
+
+def test_every_error_is_in_its_table() -> None:
+    import epochfence
+
+    table = set(re.findall(r"`([A-Z]\w+)`", _README))
+    # What only comes with sinks and the table is told there.
+    later = {"EpochfenceError", "SinkFenced", "TableMissing"}
+    errors = {
+        name
+        for name in epochfence.__all__
+        if isinstance(getattr(epochfence, name), type)
+        and issubclass(getattr(epochfence, name), epochfence.EpochfenceError)
+    }
+    assert errors - table == later
+
+
+def test_its_record_line_is_a_record(tmp_path: Path) -> None:
+    (line,) = re.findall(r"```json\n(.*?)\n```", _README)
+    (tmp_path / "records.jsonl").write_text(line)
+    result = run("audit", tmp_path / "records.jsonl", "--authority", "max-seen")
+    assert result.exit_code == 0
+    assert "1 record: 1 admitted" in result.stdout
