@@ -337,18 +337,22 @@ class Ledger:
             if self._is_reload_due:
                 self._reload(deadline)
                 return
-            try:
-                offset = self._log.append_sync(self._midway(deadline))
-            except ReadingStoppedError:
-                if not self._is_made_anew(deadline):
-                    raise
+            offset = self._append_sync(deadline)
+            if offset is None or self._is_made_anew(deadline):
+                self._reload(deadline)
             else:
-                if not self._is_made_anew(deadline):
-                    self._log.read_past(offset, deadline)
-                    return
-            self._reload(deadline)
+                self._log.read_past(offset, deadline)
         except ReadingStoppedError as error:
             raise self._unavailable(error) from error
+
+    def _append_sync(self, deadline: float) -> int | None:
+        """Append a sync; give its offset, None if the topic turns out to be new."""
+        try:
+            return self._log.append_sync(self._midway(deadline))
+        except ReadingStoppedError:
+            if self._is_made_anew(deadline):
+                return None
+        return self._log.append_sync(deadline)
 
     def _is_made_anew(self, deadline: float) -> bool:
         """Whether the topic is another than the one that is followed."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
     AdminClient,
+    ConfigEntry,
     ConfigResource,
+    DescribeClusterResult,
     NewTopic,
     TopicDescription,
 )
@@ -36,8 +41,12 @@ _CONFIG = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false
 
 _POLL_S = 0.05
 
-#: An admin call without time left would not even be sent.
+#: How long one attempt of an admin call may take. Without time left, a call would
+#: not even be sent.
+_ATTEMPT_S = 1.0
 _SHORTEST_CALL_S = 0.2
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -119,12 +128,13 @@ class TopicKeeper:
 
     def _describe(self, topic: str, timeout_s: float) -> TopicDescription | None:
         # Unlike a metadata request, this never creates the topic.
+        def describe(wait_s: float) -> Future[TopicDescription]:
+            topics = TopicCollection([topic])
+            return self._admin.describe_topics(topics, request_timeout=wait_s)[topic]
+
         try:
-            future = self._admin.describe_topics(
-                TopicCollection([topic]), request_timeout=timeout_s
-            )[topic]
-            described: TopicDescription = future.result(timeout_s + 1)
-        except (KafkaException, FutureTimeout, ValueError) as error:
+            return self._answer(topic, describe, timeout_s)
+        except (KafkaException, ValueError) as error:
             code = _code(error)
             if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
@@ -134,14 +144,45 @@ class TopicKeeper:
                     "Use 1 to 249 of the characters A-Z a-z 0-9 . _ -",
                 ) from error  # fmt: skip
             raise self._unavailable(topic, error) from error
-        self._last_error.clear()
-        return described
+
+    def _answer(
+        self, topic: str, call: Callable[[float], Future[T]], timeout_s: float
+    ) -> T:
+        """The cluster's answer to an admin call, tried again until the time is over.
+
+        The client sends such calls to the broker that it takes for the controller,
+        and does not look for another while that one is dead: it spins until its
+        request times out, and would do so for minutes. So the attempts are short,
+        and between them it is made to ask who is there.
+
+        Raises:
+            TopicUnavailable: No answer in time.
+            KafkaException: What the cluster said no with.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            wait_s = min(_ATTEMPT_S, max(_SHORTEST_CALL_S, deadline - time.monotonic()))
+            try:
+                answer = call(wait_s).result(wait_s + 1)
+            except (KafkaException, FutureTimeout) as error:
+                is_said_no = _code(error) not in (None, *_NO_ANSWER)
+                if is_said_no:
+                    raise
+                if time.monotonic() >= deadline:
+                    raise self._unavailable(topic, error) from error
+            else:
+                self._last_error.clear()
+                return answer
+            with suppress(KafkaException):
+                self._admin.list_topics(timeout=wait_s)
 
     def _brokers(self, topic: str) -> int:
-        future = self._admin.describe_cluster(request_timeout=self._timeout_s)
+        def describe(wait_s: float) -> Future[DescribeClusterResult]:
+            return self._admin.describe_cluster(request_timeout=wait_s)
+
         try:
-            return len(future.result(self._timeout_s + 1).nodes)
-        except (KafkaException, FutureTimeout) as error:
+            return len(self._answer(topic, describe, self._timeout_s).nodes)
+        except KafkaException as error:
             raise self._unavailable(topic, error) from error
 
     def _wait_for(self, topic: str) -> TopicDescription:
@@ -164,12 +205,15 @@ class TopicKeeper:
             replication_factor=_SAFE_BROKERS if is_safe else 1,
             config=config,
         )
-        future = self._admin.create_topics(
-            [new], request_timeout=self._timeout_s, operation_timeout=self._timeout_s
-        )[topic]
+
+        def create(wait_s: float) -> Future[None]:
+            return self._admin.create_topics(
+                [new], request_timeout=wait_s, operation_timeout=wait_s
+            )[topic]
+
         try:
-            future.result(2 * self._timeout_s + 1)
-        except (KafkaException, FutureTimeout) as error:
+            self._answer(topic, create, self._timeout_s)
+        except KafkaException as error:
             code = _code(error)
             if code == KafkaError.TOPIC_ALREADY_EXISTS:
                 return
@@ -187,14 +231,17 @@ class TopicKeeper:
     def _settings(self, topic: str) -> dict[str, str] | None:
         """The topic's settings, None where this client may not read them."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+
+        def describe(wait_s: float) -> Future[dict[str, ConfigEntry]]:
+            return self._admin.describe_configs([resource], request_timeout=wait_s)[
+                resource
+            ]
+
         deadline = time.monotonic() + self._timeout_s
         while True:
-            future = self._admin.describe_configs(
-                [resource], request_timeout=self._timeout_s
-            )[resource]
             try:
-                entries = future.result(self._timeout_s + 1)
-            except (KafkaException, FutureTimeout) as error:
+                entries = self._answer(topic, describe, self._timeout_s)
+            except KafkaException as error:
                 code = _code(error)
                 if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     return None
@@ -247,6 +294,13 @@ def make_embedded_topics(
 
 _URL_SAFE = str.maketrans("+/", "-_")
 
+_NO_ANSWER = (
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NOT_CONTROLLER,
+)
 _MAY_NOT_CREATE = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
