@@ -9,7 +9,6 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-import tomllib
 
 _ROOT = Path(__file__).parents[1]
 _FOLDERS = {
@@ -62,6 +61,8 @@ def test_the_purity_contract_names_every_pure_module() -> None:
     """A module of epochs/ that imports nothing impure belongs into the contract."""
     if sys.version_info < (3, 11):
         pytest.skip("tomllib comes with Python 3.11")
+    import tomllib
+
     settings = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))
     (contract,) = [
         one

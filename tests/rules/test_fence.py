@@ -183,6 +183,11 @@ def test_unstamped_admit_until_first_stamp() -> None:
     assert history.judge(stamp(1, "r")) == UNSTAMPED
     # Read again from the start: as of its own place in the log.
     assert history.judge(at=0) == "admitted/unstamped"
+    both = FenceSettings(["s", "r"], unstamped="admit-until-first-stamp")
+    several = History(KNOWN, both)
+    assert several.judge(stamp(1)) == "admitted/unstamped"
+    assert several.judge(stamp(1)) == "admitted/unstamped"  # r has not begun
+    assert several.judge() == UNSTAMPED  # s, which it lacks, has
     any_one = History(KNOWN, FenceSettings(unstamped="admit-until-first-stamp"))
     assert any_one.judge() == "admitted/unstamped"
     assert any_one.judge(barrier(1, "r")) == "barrier"
@@ -221,6 +226,12 @@ def test_another_grant_of_the_current_epoch() -> None:
     # two logs was damaged.
     damaged = History(KNOWN, starts=[start(3, 0, who="q")])
     assert damaged.judge(stamp(3)) == CONFLICT
+    # Two rows of one epoch: each record that a row says was admitted is so again.
+    rows = [start(3, 0, who="q"), start(3, 5)]
+    twice = History(KNOWN, starts=rows)
+    assert twice.judge(stamp(3, who="q"), at=6) == "admitted"
+    assert twice.judge(stamp(3), at=6) == "admitted"
+    assert twice.judge(stamp(3, who="z"), at=6) == UNGRANTED
     both = ledger(("s", 3), ("r", 2), ("r", 3))
     several = History(both, starts=[start(3, 0, who="q"), start(2, 0, "r")])
     assert several.judge(stamp(2, "r", "z"), stamp(3)) == CONFLICT

@@ -82,7 +82,7 @@ def test_other_spellings_are_no_rows(key: bytes | None) -> None:
         st.integers(1, 2**63 - 1),
         st.just(ID),
         st.builds(
-            Position, st.none() | st.integers(0, 2**31 - 1), st.integers(0, 2**63)
+            Position, st.none() | st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)
         ),
     )
 )
