@@ -52,6 +52,8 @@ _APPENDING_DEFAULTS: dict[str, Any] = {
 _READING_DEFAULTS: dict[str, Any] = {
     # The default of 1,000 ms stalls a fast reader; a short one costs no CPU.
     "fetch.queue.backoff.ms": 10,
+    # Plenty to be kept busy with; the default takes four times the memory.
+    "queued.max.messages.kbytes": 16_384,
 }
 
 _ALIASES = {
