@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from epochfence.epochs.errors import EpochfenceError
@@ -32,6 +33,7 @@ class Coalesced:
         self._finished = 0
         self._is_running = False
         self._has_failed = False
+        self._queue: deque[object] = deque()
 
     def __call__(self, deadline: float) -> None:
         """Return once a run that began after this call has succeeded.
@@ -52,19 +54,27 @@ class Coalesced:
 
     def _join(self, deadline: float) -> int | None:
         """The number of the run to perform, None if another's has served."""
+        ticket = object()
         with self._changed:
             wanted = self._started + 1
-            while True:
-                if self._finished >= wanted:
-                    if not self._has_failed:
-                        return None
-                    wanted = self._started + 1  # it failed for another: try again
-                if not self._is_running:
-                    self._is_running = True
-                    self._started += 1
-                    return self._started
-                if not self._changed.wait(max(0.0, deadline - time.monotonic())):
-                    raise self._overdue()
+            # First come, first to run: callers with little time, whose runs fail and
+            # who come again at once, must not keep the others from theirs.
+            self._queue.append(ticket)
+            try:
+                while True:
+                    if self._finished >= wanted:
+                        if not self._has_failed:
+                            return None
+                        wanted = self._started + 1  # it failed for another: try again
+                    if not self._is_running and self._queue[0] is ticket:
+                        self._is_running = True
+                        self._started += 1
+                        return self._started
+                    if not self._changed.wait(max(0.0, deadline - time.monotonic())):
+                        raise self._overdue()
+            finally:
+                self._queue.remove(ticket)
+                self._changed.notify_all()
 
     def _end(self, run: int, *, has_failed: bool) -> None:
         with self._changed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from secrets import token_hex
 from typing import Any, TypeVar
@@ -55,6 +56,13 @@ _READING_DEFAULTS: dict[str, Any] = {
     # Plenty to be kept busy with; the default takes four times the memory.
     "queued.max.messages.kbytes": 16_384,
 }
+
+# A host, perhaps with a port, perhaps with the security protocol before it.
+_ADDRESS = re.compile(
+    r"(?:(?:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?"
+    r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+)(?::[0-9]{1,5})?\Z",
+    re.IGNORECASE,
+)
 
 _ALIASES = {
     "bootstrap.servers": "metadata.broker.list",
@@ -109,6 +117,12 @@ def _merged(
             "no broker is named",
             "Give {'bootstrap.servers': 'host:port'} (-b on the command line).",
         )  # fmt: skip
+    for address in servers[1].split(","):
+        if not _ADDRESS.match(address.strip()):
+            raise MisconfiguredError(
+                "bootstrap.servers", servers[1], f"{address.strip()!r} is no address",
+                "Use host:port, several with commas between.",
+            )  # fmt: skip
     for name in ("group.id", "transactional.id"):
         if name in config:
             raise MisconfiguredError(

@@ -47,7 +47,10 @@ class Deposed(EpochfenceError):
 
 @dataclass(eq=False)
 class ClaimLost(EpochfenceError):
-    """Somebody else leads: the claim came too late. Follow, or campaign again."""
+    """Somebody else leads. Follow, or campaign again.
+
+    The claim came too late, or it won and was followed by another at once.
+    """
 
     scope: str
     claimed_epoch: int
@@ -56,8 +59,8 @@ class ClaimLost(EpochfenceError):
 
     def __str__(self) -> str:
         return (
-            f"the claim to epoch {self.claimed_epoch} of scope {self.scope!r} lost: "
-            f"{_led_by(self.latest_epoch, self.holder)}. Follow that leader, or "
+            f"the claim to epoch {self.claimed_epoch} of scope {self.scope!r} does not "
+            f"lead: {_led_by(self.latest_epoch, self.holder)}. Follow that leader, or "
             f"claim again once an election says so."
         )
 
@@ -110,7 +113,7 @@ class LedgerUnavailable(EpochfenceError):
         where = "" if self.offset is None else f" at offset {self.offset}"
         return (
             f"the ledger (topic {self.topic!r}) cannot be read{where}: {self.reason}. "
-            f"Nothing was decided."
+            f"Nothing was decided: try again."
         )
 
 
@@ -126,7 +129,7 @@ class TableUnavailable(EpochfenceError):
         where = "" if self.offset is None else f" at offset {self.offset}"
         return (
             f"the max-epoch table (topic {self.topic!r}) is not available{where}: "
-            f"{self.reason}. Nothing was decided."
+            f"{self.reason}. Nothing was decided: try again."
         )
 
 
@@ -142,7 +145,8 @@ class TopicUnavailable(EpochfenceError):
     def __str__(self) -> str:
         part = "" if self.partition is None else f" partition {self.partition}"
         where = "" if self.offset is None else f" at offset {self.offset}"
-        return f"topic {self.topic!r}{part} cannot be read{where}: {self.reason}."
+        what = f"topic {self.topic!r}{part}"
+        return f"{what} cannot be read{where}: {self.reason}. Try again."
 
 
 @dataclass(eq=False)

@@ -6,12 +6,30 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
-from epochfence.epochs.ledger_state import LedgerState
+from epochfence.epochs.ledger_state import LedgerState, Outcome
 from epochfence.epochs.schemas import UnknownFingerprint
 from epochfence.epochs.topic_log import ReadingStoppedError
 from epochfence.epochs.values import Claim, is_foreign
 
 _log = logging.getLogger(__name__)
+
+
+#: So many records that are no claims are told of one by one.
+_TOLD_PASSED_OVER = 5
+
+
+def warn_passed_over(
+    topic: str, offset: int | None, outcome: Outcome, state: LedgerState
+) -> None:
+    """Tell of a record that is no claim; of many, that there are many."""
+    if state.passed_over <= _TOLD_PASSED_OVER:
+        _log.warning("%s offset %s is passed over: %s", topic, offset, outcome.problem)
+    if state.passed_over == _TOLD_PASSED_OVER:
+        _log.warning(
+            "more such records of %s are counted, not told of. Is it a coordination "
+            "topic?",
+            topic,
+        )
 
 
 class GrantFollower:
@@ -47,9 +65,7 @@ class GrantFollower:
         except UnknownFingerprint as error:
             raise ReadingStoppedError(str(error), offset) from error
         if outcome.fate == "passed-over":
-            _log.warning(
-                "%s offset %d is passed over: %s", self._topic, offset, outcome.problem
-            )
+            warn_passed_over(self._topic, offset, outcome, loading or self.state)
         elif outcome.fate == "granted" and loading is None and outcome.claim:
             self._tell(outcome.claim)
 

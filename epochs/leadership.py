@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from epochfence.epochs.stamps import encode_stamp
 from epochfence.epochs.values import Claim, Stamp
@@ -45,7 +46,7 @@ class Leadership:
     @property
     def attributes(self) -> Mapping[str, str]:
         """What the leader said of itself when it claimed."""
-        return self.claim.attributes
+        return MappingProxyType(dict(self.claim.attributes))
 
     @property
     def stamp(self) -> Stamp:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from secrets import token_hex
 from types import TracebackType
-from typing import IO
+from typing import IO, NoReturn
 
 from epochfence.epochs.claims import claim_key, claim_to_json, claim_value, plan_epoch
 from epochfence.epochs.coalesce import Coalesced
@@ -82,6 +82,11 @@ class Ledger:
         embedded: bool = False,
         timeout_s: float = 10.0,
     ) -> None:
+        if not isinstance(config, Mapping):
+            raise MisconfiguredError(
+                "config", config, "a mapping of settings is expected",
+                "Give {'bootstrap.servers': 'host:port'}.",
+            )  # fmt: skip
         if coordination_topic == table_topic:
             raise MisconfiguredError(
                 "table_topic", table_topic, "it is the coordination topic too",
@@ -194,11 +199,21 @@ class Ledger:
 
         Args:
             on_grant: Called with each grant. It must return soon, and must not call
-                a method of this ledger that waits.
+                a method of this ledger that waits. What it raises is logged (logger
+                `epochfence.epochs.grant_follower`).
 
         Returns:
             Call it to end the watch.
+
+        Raises:
+            LedgerUnavailable: The reading of the log has stopped.
+            MisconfiguredError: `on_grant` cannot be called.
         """
+        if not callable(on_grant):
+            raise MisconfiguredError(
+                "on_grant", on_grant, "it cannot be called", "Give a function."
+            )
+        _ = self.state  # raises if nobody reads
         return self._follower.watch(on_grant)
 
     def claims(self) -> Iterator[tuple[Claim, bool]]:
@@ -417,6 +432,9 @@ class Ledger:
         """Stop following the log. May be called again."""
         self._log.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Ledger cannot be pickled: open one in each process")
+
     def __enter__(self) -> Ledger:
         return self
 
@@ -431,10 +449,16 @@ class Ledger:
 
 def _checked_texts(holder: str, attributes: Mapping[str, str] | None) -> dict[str, str]:
     """The attributes; every text of a claim has to be one that can be written."""
+    if attributes is not None and not isinstance(attributes, Mapping):
+        raise MisconfiguredError(
+            "attributes", attributes, "a mapping of texts is expected",
+            "Give, for instance, {'url': 'http://pod-7:8080'}.",
+        )  # fmt: skip
     texts = dict(attributes or {})
     for setting, text in [
         ("holder", holder),
-        *(("attributes", part) for pair in texts.items() for part in pair),
+        *(("attributes, a name", name) for name in texts),
+        *((f"attributes[{name!r}]", text) for name, text in texts.items()),
     ]:
         if not _is_text(text):
             raise MisconfiguredError(

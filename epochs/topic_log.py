@@ -7,6 +7,7 @@ that thread has read appends a sync record and waits until it has been passed.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -120,6 +121,7 @@ class TopicLog:
         self._life = -1
         self._failure: ReadingStoppedError | None = None
         self._is_closing = False
+        self._process_id = os.getpid()
         # A wrong setting is raised to whoever gave it, not on the thread.
         self._new_consumer().close()
         self._thread = threading.Thread(
@@ -213,6 +215,11 @@ class TopicLog:
     @property
     def failure(self) -> ReadingStoppedError | None:
         """What the reading stopped at, None while it goes on."""
+        if os.getpid() != self._process_id:
+            return ReadingStoppedError(
+                "it was opened before a fork, and nobody reads on in this process: "
+                "open one in each process"
+            )
         if self._is_closing:
             return ReadingStoppedError("it was closed")
         failure = self._failure
@@ -253,6 +260,8 @@ class TopicLog:
         self._replace_producer(self._producer)
 
     def _wait(self, condition: Callable[[], bool], deadline: float) -> None:
+        if threading.current_thread() is self._thread:
+            raise ReadingStoppedError("a watcher must not wait for what it holds up")
         with self._changed:
             while True:
                 failure = self.failure

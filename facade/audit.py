@@ -55,10 +55,53 @@ class Rejected:
     """One rejected record, for people."""
 
     topic: str
+    topic_id: str | None
     partition: int
     offset: int
     verdict: Verdict
     holder: str | None
+
+
+@dataclass(frozen=True)
+class LedgerSource:
+    """A ledger for an audit: where it came from, and what it says.
+
+    Attributes:
+        state: What it says.
+        name: The file's or the topic's name.
+        is_topic: Whether it was read from a topic.
+        offset: Where the reading of the topic ended.
+    """
+
+    state: LedgerState
+    name: str
+    is_topic: bool = False
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        claims = list(self.state.claims())
+        grants = sum(won for _, won in claims)
+        where = (
+            f"topic {self.name} as of offset {self.offset}, unsynced (it may be behind)"
+            if self.is_topic
+            else f"file {self.name}"
+        )
+        return (
+            f"Ledger: {where}: {len(claims):,} claims, {grants:,} of them granted, "
+            f"{len(self.state.scopes()):,} scopes."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For a report."""
+        claims = list(self.state.claims())
+        return {
+            "kind": "topic" if self.is_topic else "file",
+            "name": self.name,
+            "offset": self.offset,
+            "synced": False if self.is_topic else None,
+            "claims": len(claims),
+            "grants": sum(won for _, won in claims),
+        }
 
 
 @dataclass
@@ -67,7 +110,7 @@ class Audit:
 
     Args:
         settings: What the records must carry.
-        ledger: The grants; None where there are none (authority `max-seen`).
+        source: The ledger; None where there is none (authority `max-seen`).
         table: Epoch starts known beforehand.
 
     Raises:
@@ -76,7 +119,7 @@ class Audit:
     """
 
     settings: FenceSettings
-    ledger: LedgerState | None
+    source: LedgerSource | None
     table: Iterable[EpochStart] = ()
     partitions: dict[tuple[str, int], PartitionAudit] = field(
         default_factory=dict["tuple[str, int]", "PartitionAudit"], init=False
@@ -85,6 +128,7 @@ class Audit:
 
     def __post_init__(self) -> None:
         self.table = tuple(self.table)
+        self.ledger = None if self.source is None else self.source.state
         # With max-seen no verdict asks the ledger: it only names the holders.
         if self.ledger is not None and self.settings.authority == "ledger":
             self.ledger.check_not_below((row.scope, row.epoch) for row in self.table)
@@ -104,12 +148,42 @@ class Audit:
         claim = self.ledger.find(stamp.scope, stamp.epoch, stamp.grant_id)
         return None if claim is None else claim.holder
 
+    def sources(self) -> str:
+        """What the records were judged by, for people."""
+        ledger = "No ledger." if self.source is None else str(self.source)
+        starts = len(tuple(self.table))
+        return f"{ledger} {starts:,} epoch starts known before." if starts else ledger
+
+    def rejected_total(self) -> int:
+        """How many records were rejected."""
+        return sum(
+            count
+            for (kind, _), count in self.counts().items()
+            if kind in ("stale", "quarantined")
+        )
+
+    def remarks(self) -> list[str]:
+        """What looks like a mistake in how the audit was asked for."""
+        counts = self.counts()
+        total = sum(counts.values())
+        found: list[str] = []
+        if total and counts.get(("quarantined", "unstamped")) == total:
+            scopes = " and ".join(self.settings.require) or "any scope"
+            found.append(
+                f"no record carries a stamp {self.settings.stamps.name!r} of {scopes}: "
+                f"are --stamp and --scope what you mean?"
+            )
+        if total and self.ledger is not None and not self.ledger.scopes():
+            found.append("the ledger grants nothing: is it the right one?")
+        return found
+
     def show(self, partition: PartitionAudit, verdict: Verdict) -> None:
         """Keep the partition's last record for the report, if there is room."""
         if len(self.rejected) < SHOWN_REJECTED:
             self.rejected.append(
                 Rejected(
                     partition.topic,
+                    partition.topic_id,
                     partition.partition,
                     partition.last_offset,
                     verdict,
@@ -141,8 +215,8 @@ class PartitionAudit:
         self.epochs: dict[Stamp, EpochSummary] = {}
         self.first_offset: int | None = None
         self._audit = audit
-        self._topic_ids: set[str] = set()
-        self._topic_id: str | None = None
+        self.topic_ids: list[str] = []
+        self.topic_id: str | None = None
         self._forget_order()
         self._run_verdict: Verdict | None = None
         self._run_records = 0
@@ -182,7 +256,7 @@ class PartitionAudit:
         Raises:
             OutOfOrderError: It does not stand behind the one before it.
         """
-        if topic_id != self._topic_id and topic_id is not None:
+        if topic_id != self.topic_id and topic_id is not None:
             self._enter_life(topic_id)
         if offset <= self.last_offset or leader_epoch != self._leader_epoch:
             self._check_order(leader_epoch, offset)
@@ -203,16 +277,16 @@ class PartitionAudit:
         return verdict
 
     def _enter_life(self, topic_id: str) -> None:
-        if topic_id in self._topic_ids:
+        if topic_id in self.topic_ids:
             raise OutOfOrderError(
                 f"topic id {topic_id} of {self.topic}[{self.partition}] comes back "
-                f"after {self._topic_id}: a life of a topic does not return"
+                f"after {self.topic_id}: a life of a topic does not return"
             )
-        self._topic_ids.add(topic_id)
-        if self._topic_id is not None:
+        self.topic_ids.append(topic_id)
+        if self.topic_id is not None:
             self.end_run()
             self._forget_order()
-        self._topic_id = topic_id
+        self.topic_id = topic_id
         self._fence.enter_life(topic_id)
 
     def _check_order(self, leader_epoch: int | None, offset: int) -> None:
@@ -281,55 +355,6 @@ class PartitionAudit:
         return EpochSummary(
             stamp.scope, stamp.epoch, stamp.grant_id, self._audit.holder(stamp)
         )
-
-
-def to_json(audit: Audit, ledger_note: str | None) -> dict[str, Any]:
-    """The report as one JSON object.
-
-    Args:
-        audit: What was found.
-        ledger_note: Where the ledger came from and how far it was read.
-    """
-    counts = audit.counts()
-    return {
-        "records": sum(counts.values()),
-        "ledger": ledger_note,
-        "authority": audit.settings.authority,
-        "verdicts": _counts_to_json(counts),
-        "partitions": [
-            {
-                "topic": partition.topic,
-                "partition": partition.partition,
-                "records": sum(partition.counts.values()),
-                "verdicts": _counts_to_json(partition.counts),
-                "epochs": [
-                    vars(summary) for summary in sorted_epochs(partition.epochs)
-                ],
-            }
-            for partition in sorted_partitions(audit)
-        ],
-        "rejected": [
-            {
-                "topic": one.topic,
-                "partition": one.partition,
-                "offset": one.offset,
-                "verdict": one.verdict.kind,
-                "reason": one.verdict.reason,
-                "scope": one.verdict.cause and one.verdict.cause.scope,
-                "epoch": one.verdict.cause and one.verdict.cause.epoch,
-                "current_epoch": one.verdict.current_epoch,
-                "holder": one.holder,
-            }
-            for one in audit.rejected
-        ],
-    }
-
-
-def _counts_to_json(counts: dict[tuple[Kind, Reason], int]) -> list[dict[str, Any]]:
-    return [
-        {"verdict": kind, "reason": reason, "records": count}
-        for (kind, reason), count in sorted(counts.items())
-    ]
 
 
 def sorted_partitions(audit: Audit) -> list[PartitionAudit]:

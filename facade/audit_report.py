@@ -1,113 +1,109 @@
-"""The audit's report as tables for the terminal."""
+"""The audit's report as tables on stdout."""
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from epochfence.audit import Audit, sorted_epochs, sorted_partitions
-from epochfence.terminal import plain_table, printable
+from epochfence.terminal import print_table, printable
+
+_NUMBERS = {
+    "partition", "records", "epoch", "began at", "admitted", "rejected",
+    "last rejected", "offset", "current",
+}  # fmt: skip
 
 
-def print_report(console: Console, audit: Audit, ledger_note: str) -> None:
-    """Print what an audit found.
-
-    Args:
-        console: Where to.
-        audit: What was found.
-        ledger_note: Where the ledger came from and how far it was read.
-    """
-    console.print(printable(ledger_note), soft_wrap=True)
-    console.print()
-    _print_partitions(console, audit)
-    _print_epochs(console, audit)
-    _print_rejected(console, audit)
-    console.print(_last_line(audit), soft_wrap=True)
+def print_report(audit: Audit) -> None:
+    """Print what an audit found."""
+    print(printable(audit.sources()))
+    print()
+    if not audit.partitions:
+        print("No records.")
+        return
+    _print_partitions(audit)
+    _print_epochs(audit)
+    _print_rejected(audit)
+    print(_last_line(audit))
 
 
-def _print_partitions(console: Console, audit: Audit) -> None:
+def _print_partitions(audit: Audit) -> None:
     outcomes = sorted(audit.counts())
     names = [
         kind if reason == "ok" else f"{kind}: {reason}" for kind, reason in outcomes
     ]
-    table = plain_table("topic", "partition", "records", *names, right=tuple(names))
-    for partition in sorted_partitions(audit):
-        table.add_row(
-            printable(partition.topic),
+    rows = [
+        [
+            one.topic,
+            str(one.partition),
+            str(sum(one.counts.values())),
+            *(str(one.counts.get(outcome, 0)) for outcome in outcomes),
+        ]
+        for one in sorted_partitions(audit)
+    ]
+    head = ["topic", "partition", "records", *names]
+    print_table(head, rows, right={*_NUMBERS, *names})
+    print()
+
+
+def _print_epochs(audit: Audit) -> None:
+    rows = [
+        [
+            partition.topic,
             str(partition.partition),
-            str(sum(partition.counts.values())),
-            *(str(partition.counts.get(outcome, 0)) for outcome in outcomes),
-        )
-    console.print(table)
-    console.print()
+            one.scope,
+            str(one.epoch),
+            _text(one.holder),
+            _text(one.start_offset),
+            str(one.admitted),
+            str(one.rejected),
+            _text(one.last_rejected_offset),
+        ]
+        for partition in sorted_partitions(audit)
+        for one in sorted_epochs(partition.epochs)
+    ]
+    if not rows:
+        return
+    head = [
+        "topic", "partition", "scope", "epoch", "holder", "began at", "admitted",
+        "rejected", "last rejected",
+    ]  # fmt: skip
+    print_table(head, rows, right=_NUMBERS)
+    print()
 
 
-def _print_epochs(console: Console, audit: Audit) -> None:
-    numbers = ("epoch", "began at", "admitted", "rejected", "last rejected")
-    table = plain_table(
-        "topic", "partition", "scope", "epoch", "holder", *numbers[1:], right=numbers
-    )
-    for partition in sorted_partitions(audit):
-        for one in sorted_epochs(partition.epochs):
-            table.add_row(
-                printable(partition.topic),
-                str(partition.partition),
-                printable(one.scope),
-                str(one.epoch),
-                printable(one.holder, "-"),
-                _number(one.start_offset),
-                str(one.admitted),
-                str(one.rejected),
-                _number(one.last_rejected_offset),
-            )
-    if table.row_count:
-        console.print(table)
-        console.print()
-
-
-def _print_rejected(console: Console, audit: Audit) -> None:
+def _print_rejected(audit: Audit) -> None:
     if not audit.rejected:
         return
-    numbers = ("offset", "epoch", "current")
-    table = plain_table(
-        "topic", "partition", "offset", "verdict", "reason", "scope", "epoch",
-        "current", "holder", right=numbers,
-    )  # fmt: skip
-    for one in audit.rejected:
-        verdict = one.verdict
-        cause = verdict.cause
-        table.add_row(
-            printable(one.topic),
+    rows = [
+        [
+            one.topic,
             str(one.partition),
             str(one.offset),
-            verdict.kind,
-            verdict.reason,
-            printable(None if cause is None else cause.scope, "-"),
-            _number(None if cause is None else cause.epoch),
-            _number(verdict.current_epoch),
-            printable(one.holder, "-"),
-        )
-    total = _rejected(audit)
-    head = "Rejected records:"
-    if total > len(audit.rejected):
-        head = (
-            f"The first {len(audit.rejected)} of {total:,} rejected records "
+            one.verdict.kind,
+            one.verdict.reason,
+            _text(None if one.verdict.cause is None else one.verdict.cause.scope),
+            _text(None if one.verdict.cause is None else one.verdict.cause.epoch),
+            _text(one.verdict.current_epoch),
+            _text(one.holder),
+        ]
+        for one in audit.rejected
+    ]
+    total = audit.rejected_total()
+    if total > len(rows):
+        print(
+            f"The first {len(rows)} of {total:,} rejected records "
             f"(--verdicts FILE writes all):"
         )
-    console.print(head)
-    console.print(table)
-    console.print()
+    else:
+        print("Rejected records:")
+    head = [
+        "topic", "partition", "offset", "verdict", "reason", "scope", "epoch",
+        "current", "holder",
+    ]  # fmt: skip
+    print_table(head, rows, right=_NUMBERS)
+    print()
 
 
-def _number(number: int | None) -> str:
-    return "-" if number is None else str(number)
-
-
-def _rejected(audit: Audit) -> int:
-    return sum(
-        count
-        for (kind, _), count in audit.counts().items()
-        if kind in ("stale", "quarantined")
-    )
+def _text(value: str | int | None) -> str:
+    return "-" if value is None else str(value)
 
 
 def _last_line(audit: Audit) -> str:

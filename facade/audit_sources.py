@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from confluent_kafka import Message
 
-from epochfence.audit import Audit, OutOfOrderError
+from epochfence.audit import Audit, LedgerSource, OutOfOrderError
 from epochfence.epochs.connection import Config
 from epochfence.epochs.errors import (
     LedgerUnavailable,
     MisconfiguredError,
     TopicUnavailable,
 )
+from epochfence.epochs.grant_follower import warn_passed_over
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.messages import headers_of
 from epochfence.epochs.partition_reader import PartitionReader
@@ -64,29 +64,24 @@ def audit_file(
     audit.finish()
 
 
-@dataclass(frozen=True)
-class ToldLedger:
-    """A ledger read to the end that a broker told, without writing a sync.
-
-    Attributes:
-        state: What the log says.
-        note: How far it was read, for people.
-    """
-
-    state: LedgerState
-    note: str
-
-
-def read_told_ledger(config: Config, topic: str, timeout_s: float) -> ToldLedger:
+def read_told_ledger(config: Config, topic: str, timeout_s: float) -> LedgerSource:
     """Read a coordination topic to the end that the broker tells. Writes nothing.
 
     Raises:
         LedgerUnavailable: It cannot be read.
-        MisconfiguredError: There is no such topic.
+        MisconfiguredError: There is no such topic, or a setting of it breaks the
+            promise that claims are kept.
     """
     state = LedgerState()
     try:
-        _facts_of(TopicKeeper(config, timeout_s), topic)
+        keeper = TopicKeeper(config, timeout_s)
+        if keeper.facts(topic) is None:
+            raise MisconfiguredError(
+                "coordination topic", topic, "there is no such topic on this cluster",
+                "Check the name and the cluster; the first claim creates the topic. An "
+                "audit can also do without: --ledger FILE, or --authority max-seen.",
+            )  # fmt: skip
+        keeper.ensure(topic, create=False)
         # Never read_committed: an open transaction of anybody would hold it up.
         with PartitionReader(
             config, topic, PARTITION, isolation="read_uncommitted"
@@ -97,8 +92,7 @@ def read_told_ledger(config: Config, topic: str, timeout_s: float) -> ToldLedger
                     _fold(state, topic, message)
     except TopicUnavailable as error:
         raise LedgerUnavailable(topic, error.reason, error.offset) from error
-    note = f"Ledger: topic {topic} as of offset {high}, unsynced."
-    return ToldLedger(state, note)
+    return LedgerSource(state, topic, is_topic=True, offset=high)
 
 
 def _fold(state: LedgerState, topic: str, message: Message) -> None:
@@ -107,9 +101,7 @@ def _fold(state: LedgerState, topic: str, message: Message) -> None:
     except UnknownFingerprint as error:
         raise LedgerUnavailable(topic, str(error), message.offset()) from error
     if outcome.fate == "passed-over":
-        _log.warning(
-            "%s offset %s is passed over: %s", topic, message.offset(), outcome.problem
-        )
+        warn_passed_over(topic, message.offset(), outcome, state)
 
 
 class TopicSource:

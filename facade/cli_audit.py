@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from epochfence.audit import Audit, to_json
+from epochfence.audit import Audit, LedgerSource
+from epochfence.audit_json import to_json
 from epochfence.audit_report import print_report
 from epochfence.audit_sources import (
     Progress as Tick,
@@ -26,7 +27,6 @@ from epochfence.audit_sources import (
 from epochfence.cli_options import (
     BootstrapServer,
     CommandConfig,
-    CoordinationTopic,
     Properties,
     Timeout,
     kafka_config,
@@ -36,8 +36,19 @@ from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.stamps import stamp_reader
 from epochfence.epochs.topics import COORDINATION_TOPIC
-from epochfence.files import VerdictFile, read_ledger, read_table
-from epochfence.terminal import EXIT_FAILED, err, out, reported_errors
+from epochfence.files import (
+    InvalidFileError,
+    VerdictFile,
+    read_ledger,
+    read_table,
+)
+from epochfence.terminal import (
+    EXIT_FAILED,
+    err,
+    print_note,
+    reported_errors,
+    written_whole,
+)
 
 
 class AuditFormat(str, Enum):
@@ -105,10 +116,20 @@ def audit(
             "is the coordination topic of its cluster.",
         ),
     ] = None,
-    coordination_topic: CoordinationTopic = COORDINATION_TOPIC,
+    coordination_topic: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --topic: the topic that holds the ledger. Default: "
+            + COORDINATION_TOPIC,
+        ),
+    ] = None,
     table: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="A table file: epoch starts known before."),
+        typer.Option(
+            metavar="FILE",
+            help="A table file (JSON lines): epoch starts known beforehand.",
+        ),
     ] = None,
     scopes: Annotated[
         list[str] | None,
@@ -176,49 +197,74 @@ def audit(
             stamps=stamp_reader(stamp),
             max_jump=max_jump,
         )
-        _check_source(records, topic, partitions)
+        _check_source(records, topic)
+        if topic is None:
+            _check_file(
+                records or "-",
+                {
+                    "--partition": partitions,
+                    "--property": properties,
+                    "--command-config": command_config,
+                    "--coordination-topic": coordination_topic,
+                },
+            )
+        if ledger is not None and settings.stamps.is_foreign:
+            raise MisconfiguredError(
+                "--ledger", ledger, "no ledger knows the epochs of a foreign stamp",
+                "Leave it out, or use --stamp epochfence.",
+            )  # fmt: skip
         _check_targets(verdicts, records, ledger, table)
-        state = None if ledger is None else LedgerState(read_ledger(ledger))
+        source = None
+        if ledger is not None:
+            source = LedgerSource(LedgerState(read_ledger(ledger)), ledger)
         starts = () if table is None else tuple(read_table(table))
-        note = f"Ledger: file {ledger}." if ledger else "No ledger."
         with _verdict_file(verdicts) as lines, _progress(quiet) as tick:
             if topic is not None:
                 config = kafka_config(bootstrap_server, properties, command_config)
-                source = TopicSource(config, topic, partitions, timeout_s)
-                if state is None and settings.authority == "ledger":
-                    told = read_told_ledger(config, coordination_topic, timeout_s)
-                    state, note = told.state, told.note
-                found = Audit(settings, state, starts)
-                audit_topic(found, source, lines, tick)
+                records_there = TopicSource(config, topic, partitions, timeout_s)
+                if source is None and settings.authority == "ledger":
+                    name = coordination_topic or COORDINATION_TOPIC
+                    source = read_told_ledger(config, name, timeout_s)
+                found = Audit(settings, source, starts)
+                audit_topic(found, records_there, lines, tick)
             else:
-                _need_ledger(settings, state)
-                found = Audit(settings, state, starts)
+                _need_ledger(settings, source)
+                found = Audit(settings, source, starts)
                 audit_file(found, records or "-", lines, tick)
         if format is AuditFormat.json:
-            print(json.dumps(to_json(found, note), indent=2))
+            print(json.dumps(to_json(found), indent=2))
         else:
-            print_report(out(), found, note)
+            print_report(found)
+        for remark in found.remarks():
+            print_note(f"warning: {remark}")
         if any(kind in _FAILING[fail_on] for kind, _ in found.counts()):
             raise typer.Exit(EXIT_FAILED)
 
 
-def _check_source(
-    records: str | None, topic: str | None, partitions: list[int] | None
-) -> None:
+def _check_source(records: str | None, topic: str | None) -> None:
     if (records is None) == (topic is None):
         raise MisconfiguredError(
             "RECORDS", records, "one source of records is needed",
             "Give a record file, or --topic T with -b HOST:PORT.",
         )  # fmt: skip
-    if topic is None and partitions:
-        raise MisconfiguredError(
-            "--partition", partitions, "a record file is judged whole",
-            "Leave it out, or read a topic with --topic T.",
-        )  # fmt: skip
 
 
-def _need_ledger(settings: FenceSettings, state: LedgerState | None) -> None:
-    if settings.authority == "ledger" and state is None:
+def _check_file(path: str, options: dict[str, object]) -> None:
+    """See that a record file is there, and that no option is given in vain."""
+    if path != "-" and not Path(path).exists():
+        raise InvalidFileError(
+            path, None, "No such file. (To judge a topic of a cluster: --topic NAME)"
+        )
+    for name, value in options.items():
+        if value:
+            raise MisconfiguredError(
+                name, ..., "it means nothing to a record file",
+                "Leave it out, or read a topic with --topic T.",
+            )  # fmt: skip
+
+
+def _need_ledger(settings: FenceSettings, source: LedgerSource | None) -> None:
+    if settings.authority == "ledger" and source is None:
         raise MisconfiguredError(
             "--authority", "ledger", "a record file comes without a ledger",
             "Give --ledger FILE (epochfence ledger export writes one), or "
@@ -228,28 +274,11 @@ def _need_ledger(settings: FenceSettings, state: LedgerState | None) -> None:
 
 @contextmanager
 def _verdict_file(path: Path | None) -> Generator[VerdictFile | None, None, None]:
-    """A verdict file that takes its name only when it is complete."""
     if path is None:
         yield None
         return
-    is_special = path.exists() and not path.is_file()  # a pipe, /dev/stdout
-    unfinished = path if is_special else path.with_name(path.name + ".unfinished")
-    try:
-        file = unfinished.open("wb")
-    except OSError as error:
-        raise MisconfiguredError(
-            "--verdicts", str(path), f"cannot be written: {error.strerror}",
-            "Name a file in a folder that exists.",
-        ) from error  # fmt: skip
-    try:
-        with file:
-            yield VerdictFile(file)
-        if not is_special:
-            unfinished.replace(path)
-    except BaseException:
-        if not is_special:
-            unfinished.unlink(missing_ok=True)
-        raise
+    with written_whole(path, "--verdicts") as file:
+        yield VerdictFile(file)
 
 
 def _check_targets(verdicts: Path | None, *inputs: str | None) -> None:

@@ -10,11 +10,12 @@ import sys
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from epochfence.audit_sources import ToldLedger, read_told_ledger
+from epochfence.audit import LedgerSource
+from epochfence.audit_sources import read_told_ledger
 from epochfence.cli_options import (
     BootstrapServer,
     CommandConfig,
@@ -28,10 +29,18 @@ from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.topics import COORDINATION_TOPIC, TABLE_TOPIC
 from epochfence.epochs.values import Claim
-from epochfence.terminal import out, plain_table, printable, reported_errors
+from epochfence.terminal import (
+    EXIT_FAILED,
+    print_note,
+    print_table,
+    reported_errors,
+    written_whole,
+)
 
 app = typer.Typer(
-    help="Look at leaderships, claim one by hand, save them.", no_args_is_help=True
+    help="Look at leaderships, claim one by hand, save them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -57,7 +66,11 @@ def show(
     ),
     timeout_s: Timeout = 10.0,
 ) -> None:
-    """Show who leads what: the latest grant of each scope. Writes nothing."""
+    """Show who leads what: the latest grant of each scope. Writes nothing.
+
+    Exit codes: 0 shown, 1 a scope that was named has no leader, 2 bad usage or a
+    cluster that does not answer.
+    """
     with reported_errors():
         config = kafka_config(bootstrap_server, properties, command_config)
         told = read_told_ledger(config, coordination_topic, timeout_s)
@@ -67,37 +80,34 @@ def show(
         unknown = [scope for scope in wanted if state.latest(scope) is None]
         if format is ShowFormat.json:
             for grant in latest:
-                print(json.dumps(claim_to_json(grant), ensure_ascii=False))
+                print(json.dumps(claim_to_json(grant)))
         elif latest or not unknown:
             _print_grants(told, latest)
+        for scope in unknown:
+            print_note(f"no epoch of scope {scope} is granted yet")
         if unknown:
-            raise MisconfiguredError(
-                "scope", ", ".join(unknown), "no epoch of it is granted",
-                "Without a scope, all that have a leader are shown.",
-            )  # fmt: skip
+            raise typer.Exit(EXIT_FAILED)
 
 
-def _print_grants(told: ToldLedger, grants: list[Claim]) -> None:
-    console = out()
-    console.print(told.note, soft_wrap=True)
+def _print_grants(told: LedgerSource, grants: list[Claim]) -> None:
+    print(told)
     if not grants:
-        console.print("No epoch of any scope is granted yet.")
+        print("No epoch of any scope is granted yet.")
         return
-    console.print()
-    table = plain_table(
-        "scope", "epoch", "holder", "claimed at (UTC)", "grant id", "attributes",
-        right=("epoch",),
-    )  # fmt: skip
-    for grant in grants:
-        table.add_row(
+    print()
+    head = ("scope", "epoch", "holder", "claimed at (UTC)", "grant id", "attributes")
+    rows = [
+        (
             grant.scope,
             str(grant.epoch),
-            printable(grant.holder),
+            grant.holder,
             _utc(grant.claimed_at),
             grant.grant_id,
-            printable(", ".join(f"{k}={v}" for k, v in grant.attributes.items())),
+            ", ".join(f"{name}={text}" for name, text in grant.attributes.items()),
         )
-    console.print(table)
+        for grant in grants
+    ]
+    print_table(head, rows, right={"epoch"})
 
 
 def _utc(milliseconds: int) -> str:
@@ -158,7 +168,11 @@ def claim(
     Prints the grant as a line of a ledger file. Exit codes: 0 granted, 1 lost or
     unknown, 2 bad usage or a cluster that does not answer.
     """
-    with reported_errors():
+    unknown = (
+        f"The claim may have been made: see `epochfence ledger show {scope}`; whoever "
+        f"led may be deposed."
+    )
+    with reported_errors(if_interrupted=unknown):
         config = kafka_config(bootstrap_server, properties, command_config)
         said = dict(_attribute(text) for text in attributes or ())
         with Ledger(
@@ -177,7 +191,12 @@ def claim(
                 allow_jump=allow_jump,
                 attributes=said,
             )
-        print(json.dumps(claim_to_json(leadership.claim), ensure_ascii=False))
+            line = json.dumps(claim_to_json(leadership.claim))
+            try:
+                print(line, flush=True)
+            except OSError:
+                print_note(f"granted, but it cannot be printed: {line}")
+                raise
 
 
 def _whoami() -> str:
@@ -203,7 +222,12 @@ def export(
     bootstrap_server: BootstrapServer = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Default: the stdout."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Default, and -: the standard output.",
+        ),
     ] = None,
     properties: Properties = None,
     command_config: CommandConfig = None,
@@ -214,18 +238,11 @@ def export(
     with reported_errors():
         config = kafka_config(bootstrap_server, properties, command_config)
         told = read_told_ledger(config, coordination_topic, timeout_s)
-        lines: list[dict[str, Any]] = [
-            claim_to_json(claim) for claim, _ in told.state.claims()
-        ]
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        if output is None:
+        text = "".join(
+            json.dumps(claim_to_json(claim)) + "\n" for claim, _ in told.state.claims()
+        )
+        if output is None or str(output) == "-":
             sys.stdout.write(text)
-            sys.stdout.flush()
         else:
-            try:
-                output.write_text(text, "utf-8")
-            except OSError as error:
-                raise MisconfiguredError(
-                    "--output", str(output), f"cannot be written: {error.strerror}",
-                    "Name a file in a folder that exists.",
-                ) from error  # fmt: skip
+            with written_whole(output, "--output") as file:
+                file.write(text.encode("ascii"))

@@ -79,7 +79,7 @@ def kafka_config(
 
 def _read_properties(path: Path) -> dict[str, str]:
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise MisconfiguredError(
             "-F/--command-config", str(path), f"cannot be read: {error}",
@@ -95,10 +95,10 @@ def _read_properties(path: Path) -> dict[str, str]:
 
 def _split(text: str, where: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        # Without its value: it may be a password.
+    if not equals or not name.strip() or value.endswith("\\"):
+        # Without the text: it may be a password, or a part of one.
         raise MisconfiguredError(
-            where, name[:40], "not of the form name=value",
+            where, ..., "not of the form name=value, on one line",
             "Use, for instance, security.protocol=SSL.",
         )  # fmt: skip
     return name.strip(), value.strip()

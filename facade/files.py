@@ -34,6 +34,7 @@ from epochfence.epochs.verdicts import Verdict
 MAX_LINE_BYTES = 256 * 1024 * 1024
 
 _BUFFER_BYTES = 1024 * 1024
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=249)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -153,6 +154,8 @@ def _lines(path: str, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple[int, T
         try:
             while line := read(MAX_LINE_BYTES):
                 number += 1
+                if number == 1:
+                    line = line.removeprefix(_BYTE_ORDER_MARK)
                 try:
                     yield number, decode(line)
                 except msgspec.DecodeError as error:
@@ -168,7 +171,18 @@ def _lines(path: str, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple[int, T
 
 def _problem(line: bytes, error: msgspec.DecodeError) -> str:
     if isinstance(error, msgspec.ValidationError):
-        return f"not a line of this kind of file: {error}"
+        kinds = {
+            b'"claim"': "ledger",
+            b'"headers"': "record",
+            b'"start_offset"': "table",
+        }
+        named = [kind for mark, kind in kinds.items() if mark in line[:100_000]]
+        looks = f" (it looks like a line of a {named[0]} file)" if named else ""
+        return f"not a line of this kind of file{looks}: {error}"
+    if line.startswith(b"\x1f\x8b"):
+        return "this is a gzip file; give it unpacked, with - as the file: zcat FILE |"
+    if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "this is UTF-16; a file of JSON lines is UTF-8"
     return f"not JSON: {error}"
 
 

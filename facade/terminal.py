@@ -8,40 +8,32 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Container, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 
-from epochfence.epochs.errors import ClaimLost, ClaimUnknown, EpochfenceError
+from epochfence.epochs.errors import (
+    ClaimLost,
+    ClaimUnknown,
+    EpochfenceError,
+    MisconfiguredError,
+)
 
 #: The exit codes of every command.
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
-#: How wide a table may be where nobody looks at a terminal: nothing is cut.
-_WIDTH_OF_A_FILE = 240
-
-
-def _console(*, stderr: bool) -> Console:
-    # Names and holders come from others: they are no markup.
-    console = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDTH_OF_A_FILE
-    return console
-
-
-def out() -> Console:
-    """Where data goes."""
-    return _console(stderr=False)
-
 
 def err() -> Console:
-    """Where everything else goes."""
-    return _console(stderr=True)
+    """Where everything goes that is not data."""
+    # Names and holders come from others: they are no markup.
+    return Console(stderr=True, markup=False, highlight=False, emoji=False)
 
 
 def printable(text: str | None, missing: str = "") -> str:
@@ -54,18 +46,33 @@ def printable(text: str | None, missing: str = "") -> str:
     )
 
 
-def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """A table with a head and no lines, good for eyes and for `awk` alike."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        is_right = column in right
-        table.add_column(column, justify="right" if is_right else "left", no_wrap=True)
-    return table
+def print_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], right: Container[str] = ()
+) -> None:
+    """Print a table on stdout, good for eyes and for `awk` alike: nothing is cut.
+
+    Args:
+        head: The columns' names.
+        rows: Their cells, which are printed as `printable` makes them.
+        right: The columns that are flush right.
+    """
+    cells = [list(head), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        parts: list[str] = []
+        for name, width, cell in zip(head, widths, line, strict=True):
+            blanks = " " * (width - cell_len(cell))
+            parts.append(blanks + cell if name in right else cell + blanks)
+        print("  ".join(parts).rstrip())
 
 
 @contextmanager
-def reported_errors() -> Generator[None, None, None]:
-    """Turn an error on purpose into its message and the exit code for it."""
+def reported_errors(if_interrupted: str = "") -> Generator[None, None, None]:
+    """Turn an error on purpose into its message and the exit code for it.
+
+    Args:
+        if_interrupted: What the user should know where Ctrl-C ended the command.
+    """
     with _warnings_on_stderr():
         try:
             yield
@@ -77,7 +84,7 @@ def reported_errors() -> Generator[None, None, None]:
             _print_error(error)
             raise typer.Exit(EXIT_BAD_INPUT) from error
         except KeyboardInterrupt:
-            err().print("epochfence: interrupted.")
+            _print_error(f"interrupted. {if_interrupted}".rstrip())
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
             # The reader (head, less) has seen enough; nothing is wrong.
@@ -91,7 +98,46 @@ def reported_errors() -> Generator[None, None, None]:
 
 
 def _print_error(error: object) -> None:
-    err().print(f"epochfence: {printable(str(error))}", soft_wrap=True)
+    print_note(f"epochfence: {error}")
+
+
+def print_note(text: str) -> None:
+    """Print a line for people on stderr."""
+    err().print(printable(text), soft_wrap=True)
+
+
+@contextmanager
+def written_whole(path: Path, option: str) -> Generator[IO[bytes], None, None]:
+    """A file that takes its name only when it is complete.
+
+    Args:
+        path: Its name; what stands there is replaced. A pipe or a device is written
+            to as it is.
+        option: Where the name came from.
+
+    Raises:
+        MisconfiguredError: It cannot be written, or is a folder, or `-`.
+    """
+    is_special = path.exists() and not path.is_file()
+    unfinished = path if is_special else path.with_name(path.name + ".unfinished")
+    try:
+        if str(path) == "-":
+            raise IsADirectoryError(0, "this option takes no -; use /dev/stdout")
+        file = unfinished.open("wb")
+    except OSError as error:
+        raise MisconfiguredError(
+            option, str(path), f"cannot be written: {error.strerror}",
+            "Name a file that may be written, in a folder that exists.",
+        ) from error  # fmt: skip
+    try:
+        with file:
+            yield file
+        if not is_special:
+            unfinished.replace(path)
+    except BaseException:
+        if not is_special:
+            unfinished.unlink(missing_ok=True)
+        raise
 
 
 def _close_stdout() -> None:
@@ -117,5 +163,4 @@ def _warnings_on_stderr() -> Generator[None, None, None]:
 
 class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        text = printable(record.getMessage())
-        err().print(f"{record.levelname.lower()}: {text}", soft_wrap=True)
+        print_note(f"{record.levelname.lower()}: {record.getMessage()}")

@@ -52,7 +52,7 @@ def test_the_library_needs_no_extra() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "pip install 'epochfence[cli]'" in done.stderr
     assert "Traceback" not in done.stderr
 

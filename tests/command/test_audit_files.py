@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -93,11 +95,15 @@ def test_the_report(files: Files) -> None:
 def test_the_report_as_json(files: Files) -> None:
     result = run("audit", files.records, "--ledger", files.ledger, "--format", "json")
     report = json.loads(result.stdout)
+    assert (report["report"], report["version"]) == ("epochfence-audit", 1)
+    assert report["ledger"]["grants"] == 2
+    assert report["settings"]["stamp"] == "epochfence"
+    assert report["rejected_total"] == 1
     assert report["verdicts"] == [
         {"verdict": "admitted", "reason": "ok", "records": 2},
         {"verdict": "stale", "reason": "stale-epoch", "records": 1},
     ]
-    (rejected,) = report["rejected"]
+    (rejected,) = report["rejected_shown"]
     assert (rejected["offset"], rejected["holder"]) == (2, "pod-1")
     (partition,) = report["partitions"]
     first, second = partition["epochs"]
@@ -232,7 +238,78 @@ def test_a_foreign_header(files: Files) -> None:
         [record(n, ("term", str(term).encode())) for n, term in enumerate((4, 5, 4))],
     )
     result = run("audit", files.records, "--stamp", "term:decimal")
+    assert result.stderr == ""
     assert "2 admitted, 0 barriers, 1 stale" in result.stdout
+
+
+def test_what_looks_like_a_mistake_is_remarked_on(files: Files) -> None:
+    typo = run("audit", files.records, "--stamp", "trem:decimal")
+    assert typo.exit_code == 0
+    assert "no record carries a stamp 'trem:decimal'" in typo.stderr
+    scope = run("audit", files.records, "--ledger", files.ledger, "--scope", "q")
+    assert "of q: are --stamp and --scope what you mean?" in scope.stderr
+    write_lines(files.ledger, [])
+    empty = run("audit", files.records, "--ledger", files.ledger)
+    assert "the ledger grants nothing" in empty.stderr
+    assert "0 claims" in empty.stdout
+
+
+def test_a_byte_order_mark_is_passed_over(files: Files) -> None:
+    files.records.write_bytes(b"\xef\xbb\xbf" + files.records.read_bytes())
+    result = run("audit", files.records, "--ledger", files.ledger)
+    assert "3 records" in result.stdout
+
+
+def test_a_packed_file_is_named_as_one(files: Files) -> None:
+    files.records.write_bytes(gzip.compress(files.records.read_bytes()))
+    assert "gzip" in files.fails(files.records, "--ledger", files.ledger)
+    files.records.write_text("{}", encoding="utf-16")
+    assert "UTF-16" in files.fails(files.records, "--ledger", files.ledger)
+
+
+def test_nothing_is_cut_in_a_narrow_terminal(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "h" * 90
+    write_lines(files.ledger, [claim_line(1, holder=long), claim_line(2)])
+    monkeypatch.setenv("COLUMNS", "40")
+    result = run("audit", files.records, "--ledger", files.ledger)
+    assert long in result.stdout
+    assert "…" not in result.stdout
+    assert [line for line in result.stdout.splitlines() if line != line.rstrip()] == []
+
+
+def test_an_empty_file(files: Files) -> None:
+    files.records.write_text("")
+    result = run("audit", files.records, "--ledger", files.ledger)
+    assert result.exit_code == 0
+    assert "No records." in result.stdout
+
+
+def test_a_closed_standard_output_is_no_fault(files: Files) -> None:
+    command = [sys.executable, "-m", "epochfence", "audit", str(files.records)]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *command, "--ledger", str(files.ledger)],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_other_alphabets_are_printed_somehow(files: Files) -> None:
+    write_lines(files.ledger, [claim_line(1, holder="José"), claim_line(2)])
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "epochfence", "audit", str(files.records)),
+            *("--ledger", str(files.ledger)),
+        ],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    assert done.returncode == 0
+    assert b"Jos\\xe9" in done.stdout
 
 
 def test_a_table_known_beforehand(files: Files) -> None:
@@ -390,6 +467,19 @@ BAD_OPTIONS: list[tuple[list[str], list[str]]] = [
     (["RECORDS", "--topic", "t"], ["one source of records", "--topic"]),
     (["--topic", "t"], ["-b", "no broker"]),
     (["RECORDS", "--ledger", "LEDGER", "-p", "3"], ["--partition"]),
+    (["RECORDS", "--ledger", "LEDGER", "-X", "a=b"], ["--property", "--topic"]),
+    (["RECORDS", "--ledger", "LEDGER", "--coordination-topic", "c"], ["--coord"]),
+    (["orders"], ["orders", "No such file", "--topic"]),
+    (
+        ["RECORDS", "--stamp", "t:decimal", "--ledger", "LEDGER"],
+        ["--ledger", "foreign"],
+    ),
+    (["LEDGER", "--ledger", "LEDGER"], ["line 1", "ledger file"]),
+    (
+        ["RECORDS", "--ledger", "LEDGER", "--verdicts", "-"],
+        ["--verdicts", "/dev/stdout"],
+    ),
+    (["--topic", "t", "-b", "http://x:9092"], ["'http://x:9092' is no address"]),
     (["nowhere.jsonl", "--ledger", "LEDGER"], ["nowhere.jsonl", "No such file"]),
     ([".", "--ledger", "LEDGER"], [".", "directory"]),
     (["RECORDS", "--ledger", "nowhere"], ["nowhere", "No such file"]),

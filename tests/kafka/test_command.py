@@ -81,8 +81,8 @@ def test_claim_show_export(command: Command, tmp_path: Path) -> None:
     as_json = command.on_cluster("ledger", "show", "s", "--format", "json")
     assert json.loads(as_json.stdout)["epoch"] == 9
     unknown = command.on_cluster("ledger", "show", "r")
-    assert unknown.returncode == 2
-    assert "'r'" in unknown.stderr
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "scope r" in unknown.stderr
 
     exported = command.on_cluster("ledger", "export")
     epochs = [json.loads(line)["epoch"] for line in exported.stdout.splitlines()]
@@ -219,9 +219,12 @@ def test_audit_warns_where_the_head_of_the_log_is_gone(command: Command) -> None
 def test_missing_topics_are_named(command: Command) -> None:
     with command.topics.open():
         pass
+    topic = command.topics.kafka.create_topic()
+    nowhere = ("--coordination-topic", "nowhere")
     for arguments, name in (
         (("audit", "-t", "no-such-topic"), "no-such-topic"),
-        (("ledger", "show", "--coordination-topic", "nowhere"), "nowhere"),
+        (("ledger", "show", *nowhere), "nowhere"),
+        (("audit", "-t", topic, *nowhere), "nowhere"),
     ):
         servers = command.topics.kafka.bootstrap_servers
         done = command(*arguments, "-b", servers)
@@ -259,6 +262,45 @@ def test_a_coordination_topic_that_deletes(command: Command) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     for words in ("cleanup.policy", "'delete'", name, "cleanup.policy=compact"):
         assert words in done.stderr
+    for reader in ("show", "export"):
+        refused = command.on_cluster("ledger", reader)
+        assert refused.returncode == 2
+        assert "cleanup.policy" in refused.stderr
+
+
+def test_a_topic_that_is_no_coordination_topic(command: Command) -> None:
+    kafka = command.topics.kafka
+    name = kafka.create_topic("c", config={"cleanup.policy": "compact"})
+    for number in range(20):
+        write_record(kafka, name, b"%d" % number, b"data")
+    command.topics = LedgerTopics(kafka, name, command.topics.table_topic)
+    done = command.on_cluster("ledger", "show")
+    assert done.returncode == 0
+    assert len(done.stderr.splitlines()) == 6
+    assert "Is it a coordination topic?" in done.stderr
+
+
+def test_a_grant_that_cannot_be_printed_is_told(command: Command) -> None:
+    topics = command.topics
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "epochfence", "ledger", "claim", "s"),
+                *("-b", topics.kafka.bootstrap_servers),
+                *("--coordination-topic", topics.coordination_topic),
+                *("--table-topic", topics.table_topic),
+            ],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert "granted, but it cannot be printed" in done.stderr
+    with topics.open() as ledger:
+        grant = ledger.leader("s")
+    assert grant is not None
+    assert grant.grant_id in done.stderr
 
 
 def test_topics_may_have_to_be_there(command: Command) -> None:
@@ -325,10 +367,12 @@ def test_a_properties_file(command: Command, tmp_path: Path) -> None:
     with topics.open():
         pass
     assert command("ledger", "show", "-F", properties, *names).returncode == 0
-    properties.write_text("one=1\ntwo\n")
-    done = command("ledger", "show", "-F", properties, *names)
-    assert done.returncode == 2
-    assert "line 2" in done.stderr
+    for bad in ("one=1\nsecret\n", "one=1\nsasl.password=se\\\ncret\n"):
+        properties.write_text(bad)
+        done = command("ledger", "show", "-F", properties, *names)
+        assert done.returncode == 2
+        assert "line 2" in done.stderr
+        assert "cret" not in done.stderr
 
 
 def test_a_secret_is_not_repeated(command: Command) -> None:
@@ -347,8 +391,8 @@ def test_what_was_asked_for_cannot_be_spelt(command: Command) -> None:
 def test_a_scope_without_a_leader_among_others(command: Command) -> None:
     command.claim("s")
     done = command.on_cluster("ledger", "show", "no/such")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "'no/such'" in done.stderr
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no epoch of scope no/such is granted" in done.stderr
 
 
 def test_a_topic_name_that_cannot_be(command: Command) -> None:

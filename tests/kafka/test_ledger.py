@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -115,7 +116,8 @@ def test_the_epoch_may_be_asked_for(ledger: Ledger) -> None:
         ("a b", {}, "A-Z a-z 0-9"),
         ("s", {"exactly": 2**63}, "2\\^63-1"),
         ("s", {"attributes": {"a": "x" * 200_000}}, "attributes"),
-        ("s", {"attributes": {"a": 7}}, "attributes"),
+        ("s", {"attributes": {"a": 7}}, "attributes.'a'"),
+        ("s", {"attributes": ["a"]}, "attributes"),
         ("s", {"holder": "\ud800"}, "holder"),
         ("s", {"holder": None}, "holder"),
         ("s", {"at_least": 50.0}, "at_least"),
@@ -572,10 +574,10 @@ def test_a_fatal_client_is_replaced(
         def produce(self, *_: object, **__: object) -> None:
             raise KafkaException(KafkaError(KafkaError._FATAL, "once", fatal=True))
 
-    monkeypatch.setattr(log, "_producer", Broken())
-    with pytest.raises(LedgerUnavailable, match="once"):
-        leadership.verify()
+    broken = Broken()
+    monkeypatch.setattr(log, "_producer", broken)
     leadership.verify()
+    assert log._producer is not broken
 
 
 def test_time_limits_hold_where_the_broker_does_not_answer() -> None:
@@ -617,6 +619,62 @@ def test_a_ledger_leaves_no_thread_behind(topics: LedgerTopics) -> None:
     assert not names() - before
     with pytest.raises(LedgerUnavailable, match="closed"):
         ledger.refresh(timeout_s=3)
+
+
+def test_a_ledger_in_a_process_forked_off_says_so(ledger: Ledger) -> None:
+    ledger.claim("s", holder="a")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            ledger.leader("s")
+            answer = b"answered"
+        except LedgerUnavailable as error:
+            answer = str(error).encode()
+        os.write(write, answer)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with open(read, "rb") as answers:
+        assert b"before a fork" in answers.read()
+    assert ledger.leader("s") is not None
+
+
+def test_a_watcher_that_waits_is_told_at_once(ledger: Ledger) -> None:
+    told: list[BaseException] = []
+
+    def wait(_: Claim) -> None:
+        try:
+            ledger.refresh(timeout_s=5)
+        except LedgerUnavailable as error:
+            told.append(error)
+
+    ledger.watch(wait)
+    ledger.claim("s", holder="a")
+    wait_until(lambda: told, 10, "the watcher is told")
+    assert "watcher must not wait" in str(told[0])
+
+
+@pytest.mark.parametrize("config", ["localhost:9092", None, ["a"], {}])
+def test_a_config_that_is_none(config: Any) -> None:
+    with pytest.raises(MisconfiguredError, match=r"bootstrap\.servers"):
+        Ledger(config)
+
+
+def test_what_a_ledger_cannot_do(topics: LedgerTopics, ledger: Ledger) -> None:
+    watcher: Any = 5
+    with pytest.raises(MisconfiguredError, match="on_grant"):
+        ledger.watch(watcher)
+    with pytest.raises(TypeError, match="in each process"):
+        pickle.dumps(ledger)
+    leadership = ledger.claim("s", holder="a", attributes={"a": "b"})
+    attributes: Any = leadership.attributes
+    with pytest.raises(TypeError):
+        attributes["a"] = "c"
+    closed = topics.open()
+    closed.close()
+    with pytest.raises(LedgerUnavailable, match="closed"):
+        closed.watch(print)
 
 
 @pytest.mark.rule(5)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from epochfence.audit import Audit
+from epochfence.audit import Audit, LedgerSource
 from epochfence.audit_sources import audit_file
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
@@ -49,7 +49,7 @@ def audited(folder: Path, made: Line) -> tuple[list[Line], set[str]]:
     ledger = None
     if made["ledger"] is not None:
         path = write_lines(folder / "ledger.jsonl", made["ledger"])
-        ledger = LedgerState(read_ledger(str(path)))
+        ledger = LedgerSource(LedgerState(read_ledger(str(path))), str(path))
     table = tuple(read_table(str(write_lines(folder / "t.jsonl", made["table"]))))
     audit = Audit(
         FenceSettings(

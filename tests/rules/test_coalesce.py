@@ -1,0 +1,82 @@
+"""One run serves all who were there before it began, and nobody is left out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from epochfence import LedgerUnavailable
+from epochfence.epochs.coalesce import Coalesced
+from support.waiting import wait_until
+
+
+def overdue() -> LedgerUnavailable:
+    return LedgerUnavailable("c", "overdue")
+
+
+def test_who_comes_during_a_run_is_served_by_the_next() -> None:
+    runs: list[float] = []
+    may_end = threading.Event()
+
+    def run(deadline: float) -> None:
+        runs.append(deadline)
+        assert may_end.wait(30)
+
+    shared = Coalesced(run, overdue)
+    far = time.monotonic() + 60
+    with ThreadPoolExecutor(max_workers=20) as pool:
+        first = pool.submit(shared, far)
+        wait_until(lambda: len(runs) == 1, 10, "the first run has begun")
+        later = [pool.submit(shared, far) for _ in range(19)]
+        assert not any(one.done() for one in later)
+        may_end.set()
+        for one in (first, *later):
+            one.result(30)
+    # The second run may have begun before all of the others had come.
+    assert 2 <= len(runs) <= 20
+
+
+def test_callers_whose_runs_fail_keep_nobody_from_theirs() -> None:
+    def run(deadline: float) -> None:
+        if deadline - time.monotonic() < 10:
+            raise LedgerUnavailable("c", "no time")
+
+    shared = Coalesced(run, overdue)
+    is_over = threading.Event()
+
+    def hasty() -> None:
+        while not is_over.is_set():
+            with pytest.raises(LedgerUnavailable):
+                shared(time.monotonic() + 0.001)
+
+    threads = [threading.Thread(target=hasty) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(200):
+            shared(time.monotonic() + 60)
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_who_runs_out_of_time_is_told() -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def run(_: float) -> None:
+        has_begun.set()
+        assert may_end.wait(30)
+
+    shared = Coalesced(run, overdue)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        first = pool.submit(shared, time.monotonic() + 60)
+        assert has_begun.wait(10)
+        with pytest.raises(LedgerUnavailable, match="overdue"):
+            shared(time.monotonic() + 0.05)
+        may_end.set()
+        first.result(30)
+    shared(time.monotonic() + 60)
