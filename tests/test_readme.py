@@ -50,9 +50,13 @@ def test_every_error_is_in_its_table() -> None:
     assert errors - table == later
 
 
-def test_its_record_line_is_a_record(tmp_path: Path) -> None:
-    (line,) = re.findall(r"```json\n(.*?)\n```", _README)
-    (tmp_path / "records.jsonl").write_text(line)
-    result = run("audit", tmp_path / "records.jsonl", "--authority", "max-seen")
+def test_its_lines_of_files_are_such_lines(tmp_path: Path) -> None:
+    record, start = re.findall(r"```json\n(.*?)\n```", _README)
+    records, table = tmp_path / "records.jsonl", tmp_path / "table.jsonl"
+    records.write_text(record)
+    table.write_text(start)
+    options = ("--table", table, "--authority", "max-seen")
+    result = run("audit", records, *options)
     assert result.exit_code == 0
+    assert "1 epoch starts known before" in result.stdout
     assert "1 record: 1 admitted" in result.stdout
