@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -47,7 +48,7 @@ def _prepare_streams() -> None:
         stream = cast("TextIO | None", getattr(sys, name))
         if stream is None:  # it was closed by whoever started us
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        elif hasattr(stream, "reconfigure"):
+        elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 

@@ -152,7 +152,10 @@ class Audit:
         """What the records were judged by, for people."""
         ledger = "No ledger." if self.source is None else str(self.source)
         starts = len(tuple(self.table))
-        return f"{ledger} {starts:,} epoch starts known before." if starts else ledger
+        if not starts:
+            return ledger
+        noun = "epoch start" if starts == 1 else "epoch starts"
+        return f"{ledger} {starts:,} {noun} known beforehand."
 
     def rejected_total(self) -> int:
         """How many records were rejected."""

@@ -58,5 +58,5 @@ def test_its_lines_of_files_are_such_lines(tmp_path: Path) -> None:
     options = ("--table", table, "--authority", "max-seen")
     result = run("audit", records, *options)
     assert result.exit_code == 0
-    assert "1 epoch starts known before" in result.stdout
+    assert "1 epoch start known beforehand" in result.stdout
     assert "1 record: 1 admitted" in result.stdout
