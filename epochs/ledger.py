@@ -322,7 +322,7 @@ class Ledger:
                 # should hear of its successors, or that the topic was made anew.
                 self._read_to_end(deadline)
             except EpochfenceError as error:
-                unknown = f"it was written, but then: {error}"
+                unknown = f"it was written, but then: {error}".rstrip(".")
         if unknown:
             raise ClaimUnknown(claim.scope, claim.epoch, claim.grant_id, unknown)
 
@@ -412,6 +412,10 @@ class Ledger:
         self._follower.raise_floor((row.scope, row.epoch) for row in rows)
 
     def _deadline(self, timeout_s: float | None) -> float:
+        if self._log.is_on_its_thread:
+            raise LedgerUnavailable(
+                self.coordination_topic, "a watcher must not wait for what it holds up"
+            )
         wait_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
         return time.monotonic() + wait_s
 
@@ -431,6 +435,7 @@ class Ledger:
     def close(self) -> None:
         """Stop following the log. May be called again."""
         self._log.close()
+        self._keeper = None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Ledger cannot be pickled: open one in each process")

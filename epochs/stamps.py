@@ -19,8 +19,6 @@ from epochfence.epochs.values import FOREIGN_PREFIX, MAX_EPOCH, Stamp
 STAMP_HEADER = "epochfence"
 #: The only header of ours on a barrier.
 BARRIER_HEADER = "epochfence-barrier"
-#: The optional position in the leader's own source.
-CURSOR_HEADER = "epochfence-cursor"
 #: Every header name that begins so is ours.
 RESERVED_PREFIX = "epochfence"
 

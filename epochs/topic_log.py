@@ -225,6 +225,11 @@ class TopicLog:
         failure = self._failure
         return failure and ReadingStoppedError(failure.reason, failure.offset)
 
+    @property
+    def is_on_its_thread(self) -> bool:
+        """Whether the caller is the thread that reads: it must not wait for itself."""
+        return threading.current_thread() is self._thread
+
     def read_past(self, offset: int, deadline: float) -> None:
         """Wait until the record at `offset` has been taken in (or cleaned away).
 
@@ -260,8 +265,6 @@ class TopicLog:
         self._replace_producer(self._producer)
 
     def _wait(self, condition: Callable[[], bool], deadline: float) -> None:
-        if threading.current_thread() is self._thread:
-            raise ReadingStoppedError("a watcher must not wait for what it holds up")
         with self._changed:
             while True:
                 failure = self.failure

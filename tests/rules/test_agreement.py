@@ -22,12 +22,12 @@ from support.auditing import Line, run, settings_options, write_lines
 from support.model import judge
 from support.worlds import world
 
-RECORDS = 200
-WORLDS_PER_TEST = 50
+RECORDS = 100
+WORLDS_PER_TEST = 100
 
 
 @pytest.mark.rule(*range(21, 52))
-@pytest.mark.parametrize("first", range(0, 500, WORLDS_PER_TEST))
+@pytest.mark.parametrize("first", range(0, 1000, WORLDS_PER_TEST))
 def test_agreement(first: int, tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
     for seed in range(first, first + WORLDS_PER_TEST):

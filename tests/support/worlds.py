@@ -344,6 +344,8 @@ class Maker:
             if self.chance(0.03):
                 first = LARGEST - rng.randrange(1, 6)
             for _ in range(rng.choice([1, 1, 2, 3])):
+                if first > LARGEST:
+                    break
                 self.claim(scope, first)
                 first += 1
 
