@@ -11,6 +11,7 @@ from epochfence import (
     ClaimUnknown,
     Leadership,
     Ledger,
+    LedgerRegressed,
     LedgerUnavailable,
     MisconfiguredError,
 )
@@ -170,3 +171,27 @@ def test_settings_that_break_the_promise_are_refused(
     with pytest.raises(MisconfiguredError) as refused:
         opened(topics)
     assert [word for word in [*words, name] if word not in str(refused.value)] == []
+
+
+@pytest.mark.rule(20)
+def test_a_topic_made_anew_below_the_leader_epoch_that_clients_know(
+    healing_cluster: KafkaCluster, topics: LedgerTopics
+) -> None:
+    """Clients ignore a leader of a lower epoch for good: new ones have to be made."""
+    with opened(topics) as ledger:
+        leadership = ledger.claim("s", holder="a")
+        leader = healing_cluster.leader_of(topics.coordination_topic, 0)
+        healing_cluster.nodes[leader].kill()
+        leadership.verify(timeout_s=60)
+        healing_cluster.nodes[leader].start()
+        healing_cluster.heal()
+        healing_cluster.delete_topic(topics.coordination_topic)
+        with opened(topics) as other:
+            for _ in range(12):
+                other.claim("r", holder="b")
+        with pytest.raises(LedgerRegressed) as regressed:
+            leadership.verify(timeout_s=30)
+        seen = regressed.value
+        assert (seen.scope, seen.ledger_epoch, seen.seen_epoch) == ("s", 0, 1)
+        assert ledger.claim("s", holder="a", at_least=2, timeout_s=30).epoch == 2
+        assert ledger.refresh().epoch_of("r") == 12
