@@ -158,7 +158,7 @@ def _lines(path: str, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple[int, T
                     line = line.removeprefix(_BYTE_ORDER_MARK)
                 try:
                     yield number, decode(line)
-                except msgspec.DecodeError as error:
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     if not line.strip():
                         continue
                     raise InvalidFileError(path, number, _problem(line, error)) from (
@@ -169,7 +169,7 @@ def _lines(path: str, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple[int, T
             raise InvalidFileError(path, number, problem) from error
 
 
-def _problem(line: bytes, error: msgspec.DecodeError) -> str:
+def _problem(line: bytes, error: Exception) -> str:
     if isinstance(error, msgspec.ValidationError):
         kinds = {
             b'"claim"': "ledger",
