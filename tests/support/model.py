@@ -1,13 +1,13 @@
-"""The rules of fencing once more: dumb, slow, and easy to check against DESIGN.md.
+"""The rules of fencing once more: dumb, slow, and easy to check against docs/rules.md.
 
 This is a second implementation, written from the text alone, to compare the real one
 with. It keeps no state that could go wrong: for each record it walks over everything
 that came before and works out from scratch which life of the topic the record belongs
 to, which epoch starts count for it and which epoch is current. Then it tries the rows
-of the table in section 5, one after the other.
+of the rules, one after the other.
 
-Records, claims, table rows and verdicts are plain dicts in the file forms of section
-13 (bytes as base64 text, null where Kafka has null).
+Records, claims, table rows and verdicts are plain dicts in the file forms of README.md
+(bytes as base64 text, null where Kafka has null).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Start(NamedTuple):
     offset: int
 
 
-# --- The ledger (section 3) ---------------------------------------------------------
+# --- The ledger ---------------------------------------------------------------------
 
 
 def ledger_grants(claims: Sequence[Json]) -> set[Grant]:
@@ -78,7 +78,7 @@ def ledger_grants(claims: Sequence[Json]) -> set[Grant]:
     return grants
 
 
-# --- Headers (section 4) ------------------------------------------------------------
+# --- Headers ------------------------------------------------------------------------
 
 
 def parse_ours(value: bytes | None) -> Stamp | None:
@@ -203,7 +203,7 @@ def grant_fits(
     )
 
 
-# --- The fence (section 5) ----------------------------------------------------------
+# --- The fence ----------------------------------------------------------------------
 
 
 def read_stamps(record: Json, stamp: str) -> tuple[list[Stamp], bool, bool]:
@@ -305,7 +305,7 @@ def decide(
 
 
 def with_defaults(settings: Json) -> Json:
-    """The settings of `epochfence audit` (section 13); a misspelt one is an error."""
+    """The settings of `epochfence audit`; a misspelt one is an error."""
     stamp = settings.get("stamp", "epochfence")
     ours = stamp == "epochfence"
     if not ours and not re.fullmatch(r"(?s).+:(int64be|decimal)", stamp):

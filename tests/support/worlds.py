@@ -2,7 +2,7 @@
 
 `world(seed, size)` plays leaders, zombies, losing claimants and damaged producers
 against a few partitions and returns what an audit would be given: records, ledger,
-table and settings, as plain dicts in the file forms of section 13 of DESIGN.md.
+table and settings, as plain dicts in the file forms that README.md shows.
 
 Every world is valid input. The records of one partition and life stand in order of
 position, whichever two of them are compared (where one has no leader epoch, the offsets
@@ -832,8 +832,8 @@ def monotone(world: Json) -> bool:
 
     That is not so where a position without leader epoch meets a truncation, nor where
     a row without topic id, or of a life that is yet to come, meets a recreated topic.
-    There, and only there, admitted epochs may fall as positions rise (section 9, first
-    sentence).
+    There, and only there, admitted epochs may fall as positions rise (DESIGN.md, the
+    first of what must always hold).
     """
     records: list[Json] = world["records"]
     table: list[Json] = world["table"]
