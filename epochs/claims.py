@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from epochfence.epochs import schemas
 from epochfence.epochs.errors import ClaimLost, EpochExhausted, MisconfiguredError
 from epochfence.epochs.values import MAX_EPOCH, Claim, check_epoch
+
+#: The broker's default limit of a record is 1 MB; a claim stays far below.
+_MAX_CLAIM_BYTES = 100_000
 
 #: A jump over more epochs than this has to be asked for twice: it cannot be undone.
 MAX_UNASKED_JUMP = 2**32
@@ -138,3 +142,52 @@ def claim_to_json(claim: Claim) -> dict[str, Any]:
     if claim.attributes:
         line["attributes"] = dict(claim.attributes)
     return line
+
+
+def checked_texts(holder: str, attributes: Mapping[str, str] | None) -> dict[str, str]:
+    """The attributes; every text of a claim has to be one that can be written.
+
+    Raises:
+        MisconfiguredError: One is not, or the attributes are no mapping.
+    """
+    if attributes is not None and not isinstance(attributes, Mapping):
+        raise MisconfiguredError(
+            "attributes", attributes, "a mapping of texts is expected",
+            "Give, for instance, {'url': 'http://pod-7:8080'}.",
+        )  # fmt: skip
+    texts = dict(attributes or {})
+    for setting, text in [
+        ("holder", holder),
+        *(("attributes, a name", name) for name in texts),
+        *((f"attributes[{name!r}]", text) for name, text in texts.items()),
+    ]:
+        if not _is_text(text):
+            raise MisconfiguredError(
+                setting, text, "not a text that UTF-8 can spell", "Give a str."
+            )
+    return texts
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def checked_value(claim: Claim) -> bytes:
+    """The record value of a claim, which must not be too large.
+
+    Raises:
+        MisconfiguredError: It is: holder and attributes are too long.
+    """
+    value = claim_value(claim)
+    if len(value) > _MAX_CLAIM_BYTES:
+        raise MisconfiguredError(
+            "attributes", f"{len(value):,} bytes", "holder and attributes are too long",
+            f"A claim may have {_MAX_CLAIM_BYTES:,} bytes: use names and addresses.",
+        )  # fmt: skip
+    return value

@@ -10,7 +10,13 @@ from secrets import token_hex
 from types import TracebackType
 from typing import IO, NoReturn
 
-from epochfence.epochs.claims import claim_key, claim_to_json, claim_value, plan_epoch
+from epochfence.epochs.claims import (
+    checked_texts,
+    checked_value,
+    claim_key,
+    claim_to_json,
+    plan_epoch,
+)
 from epochfence.epochs.coalesce import Coalesced
 from epochfence.epochs.connection import Config
 from epochfence.epochs.errors import (
@@ -42,9 +48,6 @@ from epochfence.epochs.topics import (
 from epochfence.epochs.values import Claim, check_scope, check_timeout
 
 _log = logging.getLogger(__name__)
-
-#: The broker's default limit of a record is 1 MB; a claim stays far below.
-_MAX_CLAIM_BYTES = 100_000
 
 OnGrant = Callable[[Claim], None]
 
@@ -276,7 +279,7 @@ class Ledger:
         """
         deadline = self._deadline(timeout_s)
         check_scope(scope)
-        texts = _checked_texts(holder, attributes)
+        texts = checked_texts(holder, attributes)
         self._read_to_end(deadline)
         self._check_floor_to_claim(scope, at_least)
         latest = self.state.latest(scope)
@@ -306,7 +309,7 @@ class Ledger:
             self._follower.check_floor()
 
     def _append_claim(self, claim: Claim, deadline: float) -> None:
-        value = _checked_value(claim)
+        value = checked_value(claim)
         unknown = ""
         try:
             self._log.append(claim_key(claim), value, deadline, discard=True)
@@ -359,6 +362,8 @@ class Ledger:
                 self._log.read_past(offset, deadline)
         except ReadingStoppedError as error:
             raise self._unavailable(error) from error
+        except TopicUnavailable as error:
+            raise LedgerUnavailable(error.topic, error.reason) from error
 
     def _append_sync(self, deadline: float) -> int | None:
         """Append a sync; give its offset, None if the topic turns out to be new."""
@@ -373,10 +378,7 @@ class Ledger:
         """Whether the topic is another than the one that is followed."""
         if self._keeper is None:
             return False
-        try:
-            facts = self._keeper.facts(self.coordination_topic, self._left(deadline))
-        except TopicUnavailable as error:
-            raise LedgerUnavailable(error.topic, error.reason) from error
+        facts = self._keeper.facts(self.coordination_topic, self._left(deadline))
         if facts is None:
             raise LedgerUnavailable(self.coordination_topic, "there is no such topic")
         if facts.topic_id == self._topic_id:
@@ -394,18 +396,19 @@ class Ledger:
     def _reload(self, deadline: float) -> None:
         """Begin with the topic that was made anew, as what was known allows."""
         assert self._keeper is not None
-        try:
-            self._keeper.ensure(self.coordination_topic, create=False)
-        except TopicUnavailable as error:
-            raise LedgerUnavailable(error.topic, error.reason) from error
+        self._keeper.ensure(self.coordination_topic, create=False)
         # The table first and the ledger after it: the other way round, a new leader
         # would look like a loss.
         self._raise_floor_by_table(self._left(deadline))
         self._log.restart()
         offset = self._log.append_sync(deadline)
-        if not self._is_made_anew(deadline):
-            self._log.read_past(offset, deadline)
-            self._is_reload_due = False
+        if self._is_made_anew(deadline):
+            # Nothing of it was read yet: the next call begins with it.
+            raise LedgerUnavailable(
+                self.coordination_topic, "the topic was made anew once more"
+            )
+        self._log.read_past(offset, deadline)
+        self._is_reload_due = False
 
     def _raise_floor_by_table(self, timeout_s: float) -> None:
         rows = read_starts(self._config, self.table_topic, timeout_s)
@@ -450,43 +453,3 @@ class Ledger:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _checked_texts(holder: str, attributes: Mapping[str, str] | None) -> dict[str, str]:
-    """The attributes; every text of a claim has to be one that can be written."""
-    if attributes is not None and not isinstance(attributes, Mapping):
-        raise MisconfiguredError(
-            "attributes", attributes, "a mapping of texts is expected",
-            "Give, for instance, {'url': 'http://pod-7:8080'}.",
-        )  # fmt: skip
-    texts = dict(attributes or {})
-    for setting, text in [
-        ("holder", holder),
-        *(("attributes, a name", name) for name in texts),
-        *((f"attributes[{name!r}]", text) for name, text in texts.items()),
-    ]:
-        if not _is_text(text):
-            raise MisconfiguredError(
-                setting, text, "not a text that UTF-8 can spell", "Give a str."
-            )
-    return texts
-
-
-def _is_text(value: object) -> bool:
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _checked_value(claim: Claim) -> bytes:
-    value = claim_value(claim)
-    if len(value) > _MAX_CLAIM_BYTES:
-        raise MisconfiguredError(
-            "attributes", f"{len(value):,} bytes", "holder and attributes are too long",
-            f"A claim may have {_MAX_CLAIM_BYTES:,} bytes: use names and addresses.",
-        )  # fmt: skip
-    return value

@@ -20,6 +20,10 @@ Reason = Literal[
 ]
 
 
+#: What must not be applied.
+REJECTED: frozenset[Kind] = frozenset(("stale", "quarantined"))
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What the fence says of one record.
@@ -46,4 +50,4 @@ class Verdict:
     @property
     def is_rejected(self) -> bool:
         """Whether the record must not be applied: stale or quarantined."""
-        return self.kind in ("stale", "quarantined")
+        return self.kind in REJECTED

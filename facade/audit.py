@@ -15,7 +15,7 @@ from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.stamps import Headers
 from epochfence.epochs.values import EpochStart, Position, Stamp
-from epochfence.epochs.verdicts import Kind, Reason, Verdict
+from epochfence.epochs.verdicts import REJECTED, Kind, Reason, Verdict
 
 #: How many rejected records a report shows one by one.
 SHOWN_REJECTED = 20
@@ -78,29 +78,33 @@ class LedgerSource:
     is_topic: bool = False
     offset: int | None = None
 
+    def _sizes(self) -> tuple[int, int]:
+        """How many claims there are, and how many of them are grants."""
+        won = [is_grant for _, is_grant in self.state.claims()]
+        return len(won), sum(won)
+
     def __str__(self) -> str:
-        claims = list(self.state.claims())
-        grants = sum(won for _, won in claims)
+        claims, grants = self._sizes()
         where = (
             f"topic {self.name} as of offset {self.offset}, unsynced (it may be behind)"
             if self.is_topic
             else f"file {self.name}"
         )
         return (
-            f"Ledger: {where}: {len(claims):,} claims, {grants:,} of them granted, "
+            f"Ledger: {where}: {claims:,} claims, {grants:,} of them granted, "
             f"{len(self.state.scopes()):,} scopes."
         )
 
     def to_json(self) -> dict[str, Any]:
         """For a report."""
-        claims = list(self.state.claims())
+        claims, grants = self._sizes()
         return {
             "kind": "topic" if self.is_topic else "file",
             "name": self.name,
             "offset": self.offset,
             "synced": False if self.is_topic else None,
-            "claims": len(claims),
-            "grants": sum(won for _, won in claims),
+            "claims": claims,
+            "grants": grants,
         }
 
 
@@ -160,9 +164,7 @@ class Audit:
     def rejected_total(self) -> int:
         """How many records were rejected."""
         return sum(
-            count
-            for (kind, _), count in self.counts().items()
-            if kind in ("stale", "quarantined")
+            count for (kind, _), count in self.counts().items() if kind in REJECTED
         )
 
     def remarks(self) -> list[str]:
@@ -216,7 +218,6 @@ class PartitionAudit:
         self.partition = partition
         self.counts: dict[tuple[Kind, Reason], int] = {}
         self.epochs: dict[Stamp, EpochSummary] = {}
-        self.first_offset: int | None = None
         self._audit = audit
         self.topic_ids: list[str] = []
         self.topic_id: str | None = None

@@ -36,6 +36,7 @@ from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.stamps import stamp_reader
 from epochfence.epochs.topics import COORDINATION_TOPIC
+from epochfence.epochs.verdicts import REJECTED
 from epochfence.files import (
     InvalidFileError,
     VerdictFile,
@@ -84,7 +85,7 @@ class UnstampedChoice(str, Enum):
 _FAILING = {
     FailOn.never: set[str](),
     FailOn.quarantined: {"quarantined"},
-    FailOn.rejected: {"stale", "quarantined"},
+    FailOn.rejected: set[str](REJECTED),
 }
 
 

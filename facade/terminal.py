@@ -36,10 +36,8 @@ def err() -> Console:
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
 
 
-def printable(text: str | None, missing: str = "") -> str:
+def printable(text: str) -> str:
     """`text` without what could move a terminal's cursor."""
-    if text is None:
-        return missing
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
         for char in text

@@ -444,6 +444,26 @@ def test_a_topic_made_anew_with_bad_settings_is_refused(
         ledger.claim("s", holder="b", at_least=2)
 
 
+def test_a_topic_made_anew_while_it_is_read_anew_is_not_taken_for_read(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leadership = ledger.claim("s", holder="a")
+    look = Ledger._is_made_anew  # pyright: ignore[reportPrivateUsage]
+    looks: list[bool] = []
+
+    def looks_new_twice(ledger: Any, deadline: float) -> bool:
+        if len(looks) < 2:
+            ledger._topic_id = "another"
+        looks.append(look(ledger, deadline))
+        return looks[-1]
+
+    monkeypatch.setattr(Ledger, "_is_made_anew", looks_new_twice)
+    with pytest.raises(LedgerUnavailable, match="once more"):
+        leadership.verify()
+    leadership.verify()
+    assert looks == [True, True, False]
+
+
 def make_anew(topics: LedgerTopics, config: dict[str, str]) -> None:
     name = topics.coordination_topic
     topics.kafka.delete_topic(name)
