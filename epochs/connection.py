@@ -57,12 +57,52 @@ _READING_DEFAULTS: dict[str, Any] = {
     "queued.max.messages.kbytes": 16_384,
 }
 
+# A producer of the user's: what was acknowledged stays, in order, once.
+_WRITING: dict[str, Any] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    # Without reports of success nobody could confirm anything.
+    "delivery.report.only.error": False,
+}
+
+# A consumer of the user's; what it replaces, our own code carries out.
+_CONSUMING: dict[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    # The client jumps over retention with no more than a log line.
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+}
+_CONSUMING_DEFAULTS: dict[str, Any] = {"fetch.queue.backoff.ms": 10}
+
+# Settings that are about reaching the cluster, whatever the client is for.
+_CONNECTION = re.compile(
+    r"(?:bootstrap|security|sasl|ssl|socket|broker|reconnect|connections|oauthbearer"
+    r"|https|resolver|metadata|api|test)\.|(?:metadata\.broker\.list|enable\.ssl"
+    r"\.certificate\.verification|enable\.sasl\.oauthbearer\.unsecure\.jwt|client"
+    r"\.(?:id|rack|dns\.lookup)|debug|log_level|oauth_cb|error_cb|"
+    r"allow\.auto\.create\.topics)\Z"
+)
+
 # A host, perhaps with a port, perhaps with the security protocol before it.
 _ADDRESS = re.compile(
     r"(?:(?:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?"
     r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+)(?::[0-9]{1,5})?\Z",
     re.IGNORECASE,
 )
+
+# Settings that a kind of client does not take: why, and what to do instead.
+_OWN = "the ledger's own clients do not take it"
+_OWN_CLIENT = {
+    name: (_OWN, "Give connection settings only.")
+    for name in ("group.id", "transactional.id")
+}
+_NOT_WRITING = {
+    "transactional.id": (
+        "a fenced producer is not transactional",
+        "Leave it out; `confirm()` says what was admitted.",
+    )
+}
 
 _ALIASES = {
     "bootstrap.servers": "metadata.broker.list",
@@ -106,8 +146,16 @@ def _given(config: Config, name: str) -> tuple[str, Any] | None:
     return None
 
 
+def connection_settings(config: Config) -> dict[str, Any]:
+    """Those settings of a client that other clients need to reach the same cluster."""
+    return {name: config[name] for name in config if _CONNECTION.match(name)}
+
+
 def _merged(
-    config: Config, forced: dict[str, Any], defaults: dict[str, Any]
+    config: Config,
+    forced: dict[str, Any],
+    defaults: dict[str, Any],
+    refused: Mapping[str, tuple[str, str]] = _OWN_CLIENT,
 ) -> dict[str, Any]:
     """`config` and ours; what contradicts is refused, never overridden."""
     servers = _given(config, "bootstrap.servers")
@@ -123,12 +171,9 @@ def _merged(
                 "bootstrap.servers", servers[1], f"{address.strip()!r} is no address",
                 "Use host:port, several with commas between.",
             )  # fmt: skip
-    for name in ("group.id", "transactional.id"):
+    for name, (problem, remedy) in refused.items():
         if name in config:
-            raise MisconfiguredError(
-                name, config[name], "the ledger's own clients do not take it",
-                "Give connection settings only.",
-            )  # fmt: skip
+            raise MisconfiguredError(name, config[name], problem, remedy)
     merged = dict(config)
     for name, wanted in forced.items():
         given = _given(config, name)
@@ -158,8 +203,9 @@ def _spellings(value: object) -> set[str]:
 def _make(kind: Callable[..., T], config: dict[str, Any], last_error: LastError) -> T:
     """Make a client; its settings are the user's, and so are mistakes in them."""
     config["error_cb"] = last_error
+    config.setdefault("logger", _client_log)
     try:
-        return kind(config, logger=_client_log)
+        return kind(config)
     except (KafkaException, TypeError, ValueError) as error:
         cause = error.args[0] if error.args else error
         reason = cause.str() if isinstance(cause, KafkaError) else str(error)
@@ -193,6 +239,27 @@ def reading_consumer(
     merged = _merged(config, forced, _READING_DEFAULTS)
     # The client insists on a group; nothing is ever committed to it.
     merged["group.id"] = f"epochfence-reader-{token_hex(8)}"
+    return _make(Consumer, merged, last_error)
+
+
+def writing_producer(config: Config, last_error: LastError) -> Producer:
+    """A producer for a user's messages: idempotent, acknowledged by all.
+
+    Raises:
+        MisconfiguredError: A setting contradicts that, or is unknown.
+    """
+    return _make(Producer, _merged(config, _WRITING, {}, _NOT_WRITING), last_error)
+
+
+def group_consumer(config: Config, last_error: LastError) -> Consumer:
+    """A consumer in a user's group, which commits nothing by itself.
+
+    It reports an offset outside of the log instead of going elsewhere.
+
+    Raises:
+        MisconfiguredError: A setting contradicts that, or is unknown.
+    """
+    merged = _merged(config, _CONSUMING, _CONSUMING_DEFAULTS, {})
     return _make(Consumer, merged, last_error)
 
 

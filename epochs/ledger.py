@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from secrets import token_hex
 from types import TracebackType
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from epochfence.epochs.claims import (
     checked_texts,
@@ -17,8 +18,8 @@ from epochfence.epochs.claims import (
     claim_to_json,
     plan_epoch,
 )
-from epochfence.epochs.coalesce import Coalesced
 from epochfence.epochs.connection import Config
+from epochfence.epochs.deadlines import deadline_after, time_left
 from epochfence.epochs.errors import (
     ClaimLost,
     ClaimUnknown,
@@ -27,17 +28,17 @@ from epochfence.epochs.errors import (
     LedgerRegressed,
     LedgerUnavailable,
     MisconfiguredError,
+    TableUnavailable,
     TopicUnavailable,
 )
 from epochfence.epochs.grant_follower import GrantFollower
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger_state import LedgerState
-from epochfence.epochs.table import read_starts
+from epochfence.epochs.synced_log import SyncedLog
+from epochfence.epochs.table import Table
 from epochfence.epochs.topic_log import (
     AppendRefusedError,
     AppendUnknownError,
-    ReadingStoppedError,
-    TopicLog,
 )
 from epochfence.epochs.topics import (
     COORDINATION_TOPIC,
@@ -48,6 +49,9 @@ from epochfence.epochs.topics import (
 from epochfence.epochs.values import Claim, check_scope, check_timeout
 
 _log = logging.getLogger(__name__)
+
+#: Even where no time is left, a call needs some to be sent.
+_SHORTEST_S = 0.2
 
 OnGrant = Callable[[Claim], None]
 
@@ -99,24 +103,36 @@ class Ledger:
         self.table_topic = table_topic
         self._config = dict(config)
         self._timeout_s = check_timeout(timeout_s)
+        self.is_embedded = embedded
         self._keeper: TopicKeeper | None = None
-        self._topic_id: str | None = None
-        self._is_reload_due = False
+        self._table: Table | None = None
+        self._table_lock = threading.Lock()
+        self._is_closed = False
         self._follower = GrantFollower(coordination_topic)
         try:
             if embedded:
                 self._prepare_embedded()
             else:
                 self._prepare(create)
-        except TopicUnavailable as error:
-            raise LedgerUnavailable(error.topic, error.reason) from error
-        self._log = TopicLog(config, coordination_topic, self._follower)
-        self._read_to_end = Coalesced(self._sync, self._overdue)
+            self._log = SyncedLog(
+                config,
+                coordination_topic,
+                self._follower,
+                self._keeper,
+                before_reload=self._before_reload,
+                unavailable=self._unavailable,
+            )
+        except BaseException as error:
+            if self._table is not None:
+                self._table.close()
+            if isinstance(error, TopicUnavailable):
+                raise LedgerUnavailable(error.topic, error.reason) from error
+            raise
         try:
-            self._log.read_to_told_end(time.monotonic() + timeout_s)
-        except ReadingStoppedError as error:
+            self._log.read_to_told_end(self._deadline(None))
+        except BaseException:
             self.close()
-            raise self._unavailable(error) from error
+            raise
 
     def _prepare_embedded(self) -> None:
         _log.warning("embedded broker: topics are not checked, ids not compared")
@@ -127,8 +143,6 @@ class Ledger:
         keeper = self._keeper = TopicKeeper(self._config, self._timeout_s)
         is_new = keeper.ensure(self.coordination_topic, create=create)
         is_new_table = keeper.ensure(self.table_topic, create=create)
-        facts = keeper.facts(self.coordination_topic)
-        self._topic_id = None if facts is None else facts.topic_id
         if is_new and not is_new_table:
             # Was it there before, and lost? The table knows.
             self._raise_floor_by_table(self._timeout_s)
@@ -154,9 +168,7 @@ class Ledger:
         Raises:
             LedgerUnavailable: The reading of the log has stopped.
         """
-        failure = self._log.failure
-        if failure is not None:
-            raise self._unavailable(failure)
+        self._log.check_reading()
         return self._follower.state
 
     def refresh(self, timeout_s: float | None = None) -> LedgerState:
@@ -171,7 +183,7 @@ class Ledger:
             LedgerRegressed: Grants have been lost.
             MisconfiguredError: It was made anew with settings that break the promise.
         """
-        self._read_to_end(self._deadline(timeout_s))
+        self._log.read_to_end(self._deadline(timeout_s))
         self._follower.check_floor()
         return self.state
 
@@ -184,7 +196,7 @@ class Ledger:
             TableUnavailable, MisconfiguredError: As `refresh`.
             LedgerRegressed: The ledger has lost this grant.
         """
-        self._read_to_end(self._deadline(timeout_s))
+        self._log.read_to_end(self._deadline(timeout_s))
         self._follower.check_floor(leadership.scope)
         state = self.state
         latest = state.latest(leadership.scope)
@@ -280,7 +292,7 @@ class Ledger:
         deadline = self._deadline(timeout_s)
         check_scope(scope)
         texts = checked_texts(holder, attributes)
-        self._read_to_end(deadline)
+        self._log.read_to_end(deadline)
         self._check_floor_to_claim(scope, at_least)
         latest = self.state.latest(scope)
         claim = Claim(
@@ -323,7 +335,7 @@ class Ledger:
             try:
                 # Not only up to the claim: a claimant that was stopped in between
                 # should hear of its successors, or that the topic was made anew.
-                self._read_to_end(deadline)
+                self._log.read_to_end(deadline)
             except EpochfenceError as error:
                 unknown = f"it was written, but then: {error}".rstrip(".")
         if unknown:
@@ -342,103 +354,57 @@ class Ledger:
             )
         raise ClaimLost(claim.scope, claim.epoch, latest.epoch, latest.holder)
 
-    # Reading to the end.
+    # For the producers and consumers that go by this ledger.
 
-    def _sync(self, deadline: float) -> None:
-        """One synchronised read, and a look whether the topic is still the same.
+    @property
+    def connection(self) -> dict[str, Any]:
+        """The connection settings that this ledger was given."""
+        return dict(self._config)
 
-        The look comes after the sync's acknowledgement and before the reading: the
-        clients of a topic that was made anew may never get on.
+    @property
+    def table(self) -> Table:
+        """The max-epoch table that belongs to this ledger, opened when first used.
+
+        Raises:
+            TableUnavailable: The cluster does not answer.
         """
-        self._log.resume()
-        try:
-            if self._is_reload_due:
-                self._reload(deadline)
-                return
-            offset = self._append_sync(deadline)
-            if offset is None or self._is_made_anew(deadline):
-                self._reload(deadline)
-            else:
-                self._log.read_past(offset, deadline)
-        except ReadingStoppedError as error:
-            raise self._unavailable(error) from error
-        except TopicUnavailable as error:
-            raise LedgerUnavailable(error.topic, error.reason) from error
+        with self._table_lock:
+            if self._table is None:
+                if self._is_closed:
+                    raise TableUnavailable(self.table_topic, "the ledger was closed")
+                self._table = Table(
+                    self._config, self.table_topic, self._keeper, self._timeout_s
+                )
+            return self._table
 
-    def _append_sync(self, deadline: float) -> int | None:
-        """Append a sync; give its offset, None if the topic turns out to be new."""
-        try:
-            return self._log.append_sync(self._midway(deadline))
-        except ReadingStoppedError:
-            if self._is_made_anew(deadline):
-                return None
-        return self._log.append_sync(deadline)
-
-    def _is_made_anew(self, deadline: float) -> bool:
-        """Whether the topic is another than the one that is followed."""
-        if self._keeper is None:
-            return False
-        facts = self._keeper.facts(self.coordination_topic, self._left(deadline))
-        if facts is None:
-            raise LedgerUnavailable(self.coordination_topic, "there is no such topic")
-        if facts.topic_id == self._topic_id:
-            return False
-        _log.warning(
-            "topic %s was made anew (id %s, before %s)",
-            self.coordination_topic,
-            facts.topic_id,
-            self._topic_id,
-        )
-        self._topic_id = facts.topic_id
-        self._is_reload_due = True
-        return True
-
-    def _reload(self, deadline: float) -> None:
-        """Begin with the topic that was made anew, as what was known allows."""
+    def _before_reload(self, deadline: float) -> None:
         assert self._keeper is not None
         self._keeper.ensure(self.coordination_topic, create=False)
         # The table first and the ledger after it: the other way round, a new leader
         # would look like a loss.
-        self._raise_floor_by_table(self._left(deadline))
-        self._log.restart()
-        offset = self._log.append_sync(deadline)
-        if self._is_made_anew(deadline):
-            # Nothing of it was read yet: the next call begins with it.
-            raise LedgerUnavailable(
-                self.coordination_topic, "the topic was made anew once more"
-            )
-        self._log.read_past(offset, deadline)
-        self._is_reload_due = False
+        self._raise_floor_by_table(time_left(deadline))
 
     def _raise_floor_by_table(self, timeout_s: float) -> None:
-        rows = read_starts(self._config, self.table_topic, timeout_s)
-        self._follower.raise_floor((row.scope, row.epoch) for row in rows)
+        table = self.table
+        table.refresh(max(timeout_s, _SHORTEST_S))
+        self._follower.raise_floor((row.scope, row.epoch) for row in table.all_starts())
+
+    # Waiting.
 
     def _deadline(self, timeout_s: float | None) -> float:
-        if self._log.is_on_its_thread:
-            raise LedgerUnavailable(
-                self.coordination_topic, "a watcher must not wait for what it holds up"
-            )
-        wait_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
-        return time.monotonic() + wait_s
+        return deadline_after(self._timeout_s if timeout_s is None else timeout_s)
 
-    def _left(self, deadline: float) -> float:
-        return max(0.0, deadline - time.monotonic())
-
-    def _midway(self, deadline: float) -> float:
-        """Half of the time: what is left serves where the clients turn out stale."""
-        return time.monotonic() + self._left(deadline) / 2
-
-    def _overdue(self) -> LedgerUnavailable:
-        return LedgerUnavailable(self.coordination_topic, "not read to its end in time")
-
-    def _unavailable(self, error: ReadingStoppedError) -> LedgerUnavailable:
-        return LedgerUnavailable(self.coordination_topic, error.reason, error.offset)
+    def _unavailable(self, reason: str, offset: int | None) -> LedgerUnavailable:
+        return LedgerUnavailable(self.coordination_topic, reason, offset)
 
     def close(self) -> None:
         """Stop following the log. May be called again."""
+        with self._table_lock:
+            self._is_closed = True
+            table = self._table
+        if table is not None:
+            table.close()
         self._log.close()
-        self._keeper = None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Ledger cannot be pickled: open one in each process")

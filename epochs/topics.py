@@ -126,6 +126,17 @@ class TopicKeeper:
             sorted(partition.id for partition in described.partitions),
         )
 
+    def is_compacted(self, topic: str) -> bool:
+        """Whether the cleaner may take records of a topic: its policy has compact.
+
+        True, to be on the safe side, where this client may not read the policy.
+
+        Raises:
+            TopicUnavailable: The cluster does not answer, or there is no such topic.
+        """
+        settings = self._settings(topic)
+        return settings is None or "compact" in settings.get("cleanup.policy", "")
+
     def _describe(self, topic: str, timeout_s: float) -> TopicDescription | None:
         # Unlike a metadata request, this never creates the topic.
         def describe(wait_s: float) -> Future[TopicDescription]:

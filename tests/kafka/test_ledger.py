@@ -38,7 +38,7 @@ from epochfence import (
 )
 from epochfence.epochs.claims import claim_key, claim_value
 from epochfence.epochs.starts import RowInfo, row_key, row_value
-from epochfence.epochs.table import read_starts
+from epochfence.epochs.synced_log import SyncedLog
 from epochfence.epochs.topic_log import TopicLog
 from epochfence.epochs.topics import TopicKeeper
 from support.brokers import KafkaBroker
@@ -448,16 +448,18 @@ def test_a_topic_made_anew_while_it_is_read_anew_is_not_taken_for_read(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leadership = ledger.claim("s", holder="a")
-    look = Ledger._is_made_anew  # pyright: ignore[reportPrivateUsage]
+    look = SyncedLog._is_made_anew  # pyright: ignore[reportPrivateUsage]
     looks: list[bool] = []
 
-    def looks_new_twice(ledger: Any, deadline: float) -> bool:
+    def looks_new_twice(log: Any, deadline: float) -> bool:
+        if log._topic != ledger.coordination_topic:
+            return look(log, deadline)
         if len(looks) < 2:
-            ledger._topic_id = "another"
-        looks.append(look(ledger, deadline))
+            log._topic_id = "another"
+        looks.append(look(log, deadline))
         return looks[-1]
 
-    monkeypatch.setattr(Ledger, "_is_made_anew", looks_new_twice)
+    monkeypatch.setattr(SyncedLog, "_is_made_anew", looks_new_twice)
     with pytest.raises(LedgerUnavailable, match="once more"):
         leadership.verify()
     leadership.verify()
@@ -521,7 +523,7 @@ def test_a_row_of_a_newer_version_stops_the_reading_of_the_table(
     unknown = b"\xc3\x01" + bytes(8)
     offset = write_record(kafka, topics.table_topic, b'["of another form"]', unknown)
     with pytest.raises(TableUnavailable, match="pgrade") as stopped:
-        read_starts(kafka.config, topics.table_topic, 10)
+        ledger.table.refresh()
     assert stopped.value.offset == offset
 
 
@@ -529,7 +531,8 @@ def test_a_row_that_is_nested_without_end_is_passed_over(
     kafka: KafkaBroker, topics: LedgerTopics, ledger: Ledger
 ) -> None:
     write_record(kafka, topics.table_topic, b"[" * 100_000, ROW_VALUE)
-    assert read_starts(kafka.config, topics.table_topic, 10) == []
+    ledger.table.refresh()
+    assert ledger.table.all_starts() == []
 
 
 def test_the_reading_goes_on_after_a_fault_of_its_own(
@@ -588,7 +591,8 @@ def test_a_fatal_client_is_replaced(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leadership = ledger.claim("s", holder="a")
-    log: Any = ledger._log  # pyright: ignore[reportPrivateUsage]
+    synced: Any = ledger._log  # pyright: ignore[reportPrivateUsage]
+    log = synced._log
 
     class Broken:
         def produce(self, *_: object, **__: object) -> None:
