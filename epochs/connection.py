@@ -93,10 +93,7 @@ _ADDRESS = re.compile(
 
 # Settings that a kind of client does not take: why, and what to do instead.
 _OWN = "the ledger's own clients do not take it"
-_OWN_CLIENT = {
-    name: (_OWN, "Give connection settings only.")
-    for name in ("group.id", "transactional.id")
-}
+_OWN_CLIENT = dict.fromkeys(("group.id", "transactional.id"), (_OWN, "Give connection settings only."))
 _NOT_WRITING = {
     "transactional.id": (
         "a fenced producer is not transactional",
