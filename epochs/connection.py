@@ -92,9 +92,12 @@ _ADDRESS = re.compile(
 )
 
 # Settings that a kind of client does not take: why, and what to do instead.
-_OWN = "the ledger's own clients do not take it"
-_OWN_CLIENT = dict.fromkeys(("group.id", "transactional.id"), (_OWN, "Give connection settings only."))
-_NOT_WRITING = {
+_OURS = (
+    "the clients of epochfence's own do not take it",
+    "Give connection settings only.",
+)
+_OWN_CLIENT: dict[str, tuple[str, str]] = {"group.id": _OURS, "transactional.id": _OURS}
+_NOT_WRITING: dict[str, tuple[str, str]] = {
     "transactional.id": (
         "a fenced producer is not transactional",
         "Leave it out; `confirm()` says what was admitted.",
