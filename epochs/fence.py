@@ -108,6 +108,14 @@ class PartitionFence:
         """Every epoch start known: those given, those found, those added."""
         return tuple(self._starts)
 
+    def with_starts(self, starts: Iterable[EpochStart]) -> PartitionFence:
+        """A fence that differs in the starts known beforehand only."""
+        other = PartitionFence(
+            self.topic, self.partition, self.settings, self._ledger, starts
+        )
+        other.enter_life(self.topic_id)
+        return other
+
     def add_starts(self, starts: Iterable[EpochStart]) -> None:
         """Take in epoch starts that others found."""
         self._starts.update(dict.fromkeys(starts))

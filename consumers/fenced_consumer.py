@@ -1,0 +1,466 @@
+"""A confluent-kafka consumer behind a fence: only admitted messages come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, NoReturn
+
+from confluent_kafka import (
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from epochfence.consumers.group_reader import GroupReader
+from epochfence.consumers.partition import AssignedPartition
+from epochfence.consumers.rejections import OnRejected
+from epochfence.consumers.settings import (
+    Require,
+    check_mode,
+    settings_by_topic,
+    split_config,
+    unlisted,
+)
+from epochfence.consumers.turns import Turns
+from epochfence.epochs.connection import Config
+from epochfence.epochs.errors import MisconfiguredError
+from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.stamps import StampReader
+from epochfence.epochs.values import check_timeout
+
+OnPartitions = Callable[["FencedConsumer", list[TopicPartition]], None]
+
+#: As long as confluent's own calls wait where nobody says.
+_FOREVER = -1.0
+
+
+class FencedConsumer:
+    """Reads topics as a member of a group, and keeps deposed leaders' messages away.
+
+    The calls are those of confluent-kafka's `Consumer`, and so are the messages. What
+    differs:
+
+    - Messages of deposed leaders, and those that cannot be trusted, do not come out;
+      neither do barriers. They are counted (`counts`), told to the log
+      (`epochfence.consumers`) and to `on_rejected`.
+    - A partition delivers once what has to be known of it is read. Where a commit
+      does not say so (first rollout, offsets reset by a tool, a seek forward), that
+      means reading it from its start: `progress` and the log tell how far it is.
+    - Automatic commits cover what was handed over *before* the call that commits, so
+      that nothing is committed which the application has not done. Commits carry
+      metadata of the fence.
+    - Calls raise this package's errors where the fence cannot decide. Nothing is lost
+      by them: the next call goes on there.
+
+    May be used from several threads; they take turns.
+
+    Args:
+        config: As for confluent's `Consumer`. Isolation is always read_committed.
+        ledger: The ledger, which also knows the max-epoch table.
+        require: For each topic, the scopes whose stamps every record must carry
+            (`{partition}` in a name stands for the partition's number; `[]`: any stamp
+            satisfies), or a `FenceSettings`.
+        unstamped: What to do with records that lack one: see `FenceSettings`.
+        authority: Who says which epochs exist: see `FenceSettings`.
+        stamps: Finds the stamps; None: this package's own headers.
+        max_jump: With authority `max-seen`: see `FenceSettings`.
+        mode: `enforce`, or `dry-run`: everything but barriers is delivered, and
+            verdicts are counted and told. For a first rollout.
+        rebuild: Whether epoch starts that are missing may be found by reading the
+            partition; False: `TableMissing` instead.
+        on_rejected: Called with each rejected message and its verdict.
+        timeout_s: How long a call may wait for the cluster, beyond its own time-out,
+            where the fence needs to know something.
+
+    Raises:
+        MisconfiguredError: A setting is wrong, or contradicts the fence.
+        LedgerUnavailable, TableUnavailable: They cannot be read.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        ledger: Ledger,
+        *,
+        require: Require,
+        unstamped: str | None = None,
+        authority: str | None = None,
+        stamps: StampReader | None = None,
+        max_jump: int | None = None,
+        mode: str = "enforce",
+        rebuild: bool = True,
+        on_rejected: OnRejected | None = None,
+        timeout_s: float = 10.0,
+    ) -> None:
+        client_config, policies = split_config(config)
+        if not isinstance(ledger, Ledger):
+            raise MisconfiguredError(
+                "ledger", ledger, "it is no Ledger", "Give Ledger(config)."
+            )
+        if on_rejected is not None and not callable(on_rejected):
+            raise MisconfiguredError(
+                "on_rejected", on_rejected, "it cannot be called", "Give a function."
+            )
+        self._settings = settings_by_topic(
+            require,
+            unstamped=unstamped,
+            authority=authority,
+            stamps=stamps,
+            max_jump=max_jump,
+        )
+        self._policies = policies
+        self._turns = Turns()
+        self._reader = GroupReader(
+            client_config,
+            ledger,
+            self._settings,
+            policies,
+            is_dry_run=check_mode(mode) == "dry-run",
+            may_rebuild=bool(rebuild),
+            on_rejected=on_rejected,
+            timeout_s=check_timeout(timeout_s),
+        )
+
+    # Which partitions.
+
+    def subscribe(
+        self,
+        topics: list[str],
+        on_assign: OnPartitions | None = None,
+        on_revoke: OnPartitions | None = None,
+        on_lost: OnPartitions | None = None,
+    ) -> None:
+        """Join the group, for topics (or patterns that begin with `^`).
+
+        Args:
+            topics: Each of them, or each that a pattern finds, is listed in `require`.
+            on_assign: Called with this consumer and the partitions. It may `assign`
+                them (or `incremental_assign`, as the group's protocol wants) at other
+                offsets.
+            on_revoke: The same, before they are given up.
+            on_lost: The same, when they were lost: commits would fail. None:
+                `on_revoke` is called.
+
+        Raises:
+            MisconfiguredError: A topic is not listed.
+            KafkaException: The client refuses.
+        """
+        if isinstance(topics, str) or not all(isinstance(t, str) for t in topics):
+            raise MisconfiguredError(
+                "topics", topics, "a list of names is expected", "Use ['orders']."
+            )
+        for topic in topics:
+            if not topic.startswith("^"):
+                self._check_listed(topic)
+
+        def told(
+            function: OnPartitions | None,
+        ) -> Callable[[list[TopicPartition]], None] | None:
+            return None if function is None else lambda tps: function(self, tps)
+
+        with self._turns:
+            self._reader.subscribe(
+                list(topics), told(on_assign), told(on_revoke), told(on_lost)
+            )
+
+    def unsubscribe(self) -> None:
+        """Leave the group."""
+        with self._turns:
+            self._reader.unsubscribe()
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """Read these partitions, each from its offset (none: the committed one)."""
+        with self._turns:
+            self._reader.assign(self._new(partitions), is_added=False)
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        """Read these partitions too."""
+        with self._turns:
+            self._reader.assign(self._new(partitions), is_added=True)
+
+    def unassign(self) -> None:
+        """Read none of the partitions any more."""
+        with self._turns:
+            self._reader.unassign(None)
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        """Read these partitions no more."""
+        with self._turns:
+            self._reader.unassign(partitions)
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are assigned."""
+        with self._turns:
+            return self._reader.raw.assignment()
+
+    def _new(self, partitions: list[TopicPartition]) -> list[AssignedPartition]:
+        return [
+            AssignedPartition(
+                tp.topic,
+                tp.partition,
+                self._check_listed(tp.topic),
+                tp.offset,
+            )
+            for tp in partitions
+        ]
+
+    def _check_listed(self, topic: str) -> Any:
+        settings = self._settings.get(topic)
+        if settings is None:
+            raise unlisted(topic, self._settings)
+        return settings
+
+    # Messages.
+
+    def poll(self, timeout: float | None = None) -> Message | None:
+        """The next admitted message, or an event of the client, or None.
+
+        Args:
+            timeout: How many seconds to wait; None or negative: for ever.
+
+        Raises:
+            RuntimeError: The consumer is closed.
+            EpochfenceError: The fence cannot decide; call again where it says so.
+        """
+        messages = self._gather(1, _FOREVER if timeout is None else timeout)
+        return messages[0] if messages else None
+
+    def consume(
+        self, num_messages: int = 1, timeout: float | None = _FOREVER
+    ) -> list[Message]:
+        """Admitted messages and events, once there are so many or the time is over.
+
+        Args:
+            num_messages: How many at most, up to 1,000,000.
+            timeout: How many seconds to wait; None or negative: for ever.
+
+        Raises:
+            ValueError: `num_messages` is out of range.
+            RuntimeError: The consumer is closed.
+            EpochfenceError: The fence cannot decide; call again where it says so.
+        """
+        if not 0 <= num_messages <= 1_000_000:
+            raise ValueError("num_messages must be between 0 and 1000000 (1M)")
+        return self._gather(num_messages, _FOREVER if timeout is None else timeout)
+
+    def _gather(self, count: int, timeout_s: float) -> list[Message]:
+        gathering = self._reader.gathering(count, timeout_s)
+        while True:
+            # A turn is short: others, and signal handlers, get theirs.
+            with self._turns:
+                messages = gathering.step()
+            if messages is not None:
+                return messages
+
+    def __iter__(self) -> Iterator[Message]:
+        """Admitted messages, without end (until the consumer is closed)."""
+        return self
+
+    def __next__(self) -> Message:
+        """The next admitted message.
+
+        Raises:
+            StopIteration: The consumer was closed.
+            KafkaException: An event of the client; call again to go on.
+            EpochfenceError: The fence cannot decide; call again where it says so.
+        """
+        while True:
+            if self._reader.is_closed:
+                raise StopIteration
+            message = self.poll(1.0)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                return message
+            if error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+
+    # Offsets.
+
+    def commit(
+        self,
+        message: Message | None = None,
+        offsets: list[TopicPartition] | None = None,
+        asynchronous: bool = True,
+    ) -> list[TopicPartition] | None:
+        """Commit a message's offset, these offsets, or all that is done or stored.
+
+        Args:
+            message: Its offset plus one is committed.
+            offsets: What to commit; no metadata, which is the fence's own.
+            asynchronous: Whether not to wait for the answer (config `on_commit` is
+                told of it).
+
+        Returns:
+            What was committed, with an error for each that was not; None where it is
+            asynchronous.
+
+        Raises:
+            KafkaException: The commit failed, or there is nothing to commit.
+            TopicUnavailable: A topic was deleted (and perhaps made anew), or the
+                cluster does not tell its id: nothing was committed.
+            MisconfiguredError: An offset carries metadata of another tool.
+        """
+        if message is not None and offsets is not None:
+            raise ValueError("give a message or offsets, not both")
+        with self._turns:
+            self._check_open()
+            return self._reader.commit(
+                _places(message, offsets), is_asynchronous=asynchronous
+            )
+
+    def store_offsets(
+        self,
+        message: Message | None = None,
+        offsets: list[TopicPartition] | None = None,
+    ) -> None:
+        """Store offsets, to be committed by the next automatic or plain commit.
+
+        Raises:
+            MisconfiguredError: The config leaves that to the consumer.
+            KafkaException: A partition is not assigned.
+        """
+        places = _places(message, offsets)
+        if places is None:
+            raise ValueError("give a message or offsets")
+        with self._turns:
+            self._check_open()
+            self._reader.store(places)
+
+    def committed(
+        self, partitions: list[TopicPartition], timeout: float = _FOREVER
+    ) -> list[TopicPartition]:
+        """The group's committed offsets."""
+        with self._turns:
+            self._check_open()
+            return self._reader.raw.committed(partitions, timeout=timeout)
+
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Where the next message of each partition is looked for."""
+        with self._turns:
+            self._check_open()
+            return self._reader.position(partitions)
+
+    def seek(self, partition: TopicPartition) -> None:
+        """Go on at another offset of an assigned partition.
+
+        What lies between the records judged so far and a place further on is read,
+        for the epochs that began there.
+
+        Raises:
+            KafkaException: The partition is not assigned.
+        """
+        with self._turns:
+            self._check_open()
+            self._reader.seek(partition)
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        """Deliver nothing of partitions until they are resumed."""
+        with self._turns:
+            self._check_open()
+            self._reader.pause(partitions)
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        """Deliver from partitions again."""
+        with self._turns:
+            self._check_open()
+            self._reader.resume(partitions)
+
+    # What the fence did.
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many records had each verdict, by reason.
+
+        `ok` (delivered), `unstamped-admitted` (delivered too, as `unstamped` says),
+        `barrier`, and the reasons of rejected records: `stale-epoch`, `malformed`,
+        `ambiguous`, `unstamped`, `ungranted`, `conflict`, `implausible`.
+        """
+        return dict(self._reader.rejections.counts)
+
+    @property
+    def progress(self) -> dict[tuple[str, int], tuple[int, int, int]]:
+        """Partitions that are being read for the epochs that began there.
+
+        For each (topic, partition): where that began, has come to, and will end.
+        """
+        return self._reader.progress
+
+    # What the client offers besides.
+
+    def list_topics(self, *args: Any, **kwargs: Any) -> Any:
+        """As confluent's `Consumer.list_topics`."""
+        with self._turns:
+            return self._reader.raw.list_topics(*args, **kwargs)
+
+    def get_watermark_offsets(self, *args: Any, **kwargs: Any) -> Any:
+        """As confluent's `Consumer.get_watermark_offsets`."""
+        with self._turns:
+            return self._reader.raw.get_watermark_offsets(*args, **kwargs)
+
+    def offsets_for_times(self, *args: Any, **kwargs: Any) -> Any:
+        """As confluent's `Consumer.offsets_for_times`."""
+        with self._turns:
+            return self._reader.raw.offsets_for_times(*args, **kwargs)
+
+    def consumer_group_metadata(self) -> Any:
+        """As confluent's `Consumer.consumer_group_metadata`."""
+        with self._turns:
+            return self._reader.raw.consumer_group_metadata()
+
+    def memberid(self) -> str:
+        """This member's id in the group."""
+        with self._turns:
+            return self._reader.raw.memberid()
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """As confluent's `Consumer.set_sasl_credentials`."""
+        with self._turns:
+            self._reader.raw.set_sasl_credentials(username, password)
+
+    # The end.
+
+    def _check_open(self) -> None:
+        if self._reader.is_closed:
+            raise RuntimeError("Consumer closed")
+
+    def close(self) -> None:
+        """Commit what is done (where that is automatic), and leave the group."""
+        with self._turns:
+            self._reader.close(is_clean=True)
+
+    def __enter__(self) -> FencedConsumer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Where the application failed, nobody knows whether it is done with the last
+        # message that it got: no automatic commit then.
+        with self._turns:
+            self._reader.close(is_clean=error is None)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a FencedConsumer cannot be pickled: open one in each process")
+
+
+def _places(
+    message: Message | None, offsets: list[TopicPartition] | None
+) -> list[TopicPartition] | None:
+    """What to commit, None for all there is."""
+    if message is not None:
+        if message.error() is not None:
+            raise KafkaException(message.error())
+        offset = message.offset()
+        if offset is None:
+            raise ValueError("the message has no offset")
+        return [
+            TopicPartition(message.topic() or "", message.partition() or 0, offset + 1)
+        ]
+    return offsets

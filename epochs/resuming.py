@@ -1,0 +1,100 @@
+"""What a commit says of the fence, and where a reader begins that finds one.
+
+Nothing here knows Kafka: the offsets, leader epochs and metadata come in as values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from epochfence.epochs.fence import PartitionFence
+from epochfence.epochs.starts import CommitMetadata, decode_commit_metadata
+from epochfence.epochs.values import EpochStart, Position
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Where a reader begins, as a commit has it.
+
+    Attributes:
+        offset: The offset, None: at the log's start, in another life of the topic.
+        leader_epoch: That of the last record below it, None: unknown.
+        metadata: What must be known there; None: nobody says, so what lies below has
+            to be read.
+    """
+
+    offset: int | None
+    leader_epoch: int | None = None
+    metadata: CommitMetadata | None = None
+
+
+def resume(
+    offset: int, leader_epoch: int | None, metadata: str | None, topic_id: str | None
+) -> Resumption:
+    """Where to begin, after a commit.
+
+    Args:
+        offset: The committed offset.
+        leader_epoch: The committed leader epoch.
+        metadata: The commit's metadata string.
+        topic_id: The present life of the topic; None where there are no ids.
+    """
+    found = decode_commit_metadata(metadata)
+    if found is None:
+        return Resumption(offset, leader_epoch)
+    if found.topic_id is not None and topic_id is not None:
+        if found.topic_id != topic_id:
+            return Resumption(None)
+    elif found.topic_id != topic_id:
+        return Resumption(offset, leader_epoch)
+    has_counted = found.starts is not None
+    return Resumption(offset, leader_epoch, found if has_counted else None)
+
+
+def metadata_at(
+    fence: PartitionFence, leader_epoch: int | None, offset: int
+) -> CommitMetadata:
+    """What a commit at an offset says: how much counts there, and what is current.
+
+    Args:
+        fence: Knows every start below the offset.
+        leader_epoch: That of the last judged record below, None: unknown.
+        offset: The offset to be committed.
+    """
+    below = _below(fence, leader_epoch, offset)
+    return CommitMetadata(fence.topic_id, len(below), _current(below))
+
+
+def has_all(
+    fence: PartitionFence,
+    leader_epoch: int | None,
+    offset: int,
+    metadata: CommitMetadata,
+) -> bool:
+    """Whether a fence knows the starts that a commit tells of."""
+    below = _below(fence, leader_epoch, offset)
+    current = _current(below)
+    told = metadata.epochs or {}
+    return len(below) >= (metadata.starts or 0) and all(
+        current.get(scope, -1) >= epoch for scope, epoch in told.items()
+    )
+
+
+def count_below(fence: PartitionFence, leader_epoch: int | None, offset: int) -> int:
+    """How many starts count for the last record below an offset."""
+    return len(_below(fence, leader_epoch, offset))
+
+
+def _below(
+    fence: PartitionFence, leader_epoch: int | None, offset: int
+) -> list[EpochStart]:
+    # Not those at the offset itself: whoever commits may not have met them yet.
+    return fence.counting(Position(leader_epoch, offset - 1))
+
+
+def _current(starts: Iterable[EpochStart]) -> dict[str, int]:
+    current: dict[str, int] = {}
+    for start in starts:
+        current[start.scope] = max(start.epoch, current.get(start.scope, -1))
+    return current
