@@ -3,8 +3,9 @@
 Measured with librdkafka 2.16, and the reason for the order of calls here:
 
 - It compares a committed leader epoch with the log only on a seek. So a partition is
-  attached paused, at the log's end (where nothing is fetched), and let go by a seek
-  with its leader epoch.
+  attached paused, and let go by a seek with its leader epoch.
+- It is attached at a number: the answer to a logical offset would come later than the
+  seek, and silently undo it. At that number nothing is read.
 - After it has reported an offset outside of the log, a seek fails; the partition has
   to be attached anew. In a group whose protocol is eager, that takes an `assign` of
   everything, each partition at its own position.
@@ -18,7 +19,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from confluent_kafka import (
-    OFFSET_END,
     Consumer,
     KafkaError,
     KafkaException,
@@ -89,7 +89,7 @@ class GroupClient:
             partitions: Which.
             is_added: Whether the others stay assigned.
         """
-        places = [p.at(OFFSET_END) for p in partitions]
+        places = [p.at(0) for p in partitions]
         if is_added:
             self.raw.incremental_assign(places)
         else:

@@ -32,11 +32,11 @@ from epochfence.consumers.committing import Committer, due
 from epochfence.consumers.ledger_view import LedgerView
 from epochfence.consumers.loading import Loader
 from epochfence.consumers.looks import TopicLooks, TopicMadeAnew
-from epochfence.consumers.outbox import Outbox, Place, place_of
+from epochfence.consumers.outbox import Place
 from epochfence.consumers.partition import AssignedPartition
+from epochfence.consumers.pipeline import Pipeline
 from epochfence.consumers.rejections import OnRejected, Rejections
 from epochfence.consumers.settings import Policies, unlisted
-from epochfence.consumers.sieve import Sifted, stretches
 from epochfence.epochs.connection import connection_settings
 from epochfence.epochs.errors import (
     EpochfenceError,
@@ -53,21 +53,10 @@ Told = Callable[[list[TopicPartition]], None] | None
 
 #: How long one pass waits for messages: then signal handlers and other threads run.
 _SLICE_S = 0.2
+#: The same while a partition is read for its epochs.
+_BUSY_S = 0.01
 
-#: So many messages are taken from the client's queue at once where the application
-#: asks for one at a time.
-_AHEAD = 500
-
-_END_OFFSET = re.compile(r"broker end offset (-?\d+)")
-
-
-@dataclass(slots=True)
-class _Judged:
-    """A batch with its verdicts, whose rows may not be written yet."""
-
-    sifted: Sifted
-    ends: dict[AssignedPartition, int]
-    received_at: float
+_END_OFFSET = re.compile(r"broker end offset is (-?\d+)")
 
 
 @dataclass(slots=True)
@@ -136,10 +125,7 @@ class GroupReader:
     ) -> None:
         self._settings = settings
         self._policies = policies
-        self._is_dry_run = is_dry_run
-        self._table = ledger.table
         self._view = LedgerView(ledger)
-        self._timeout_s = timeout_s
         connection = connection_settings(config)
         keeper = None if ledger.is_embedded else TopicKeeper(connection, timeout_s)
         self._looks = TopicLooks(keeper, timeout_s)
@@ -155,28 +141,31 @@ class GroupReader:
             self._client,
             connection,
             self._view,
-            self._table,
+            ledger.table,
             self._looks,
             reset=policies.reset,
             may_rebuild=may_rebuild,
             timeout_s=timeout_s,
         )
         self.rejections = Rejections(on_rejected, is_dry_run=is_dry_run)
+        self._pipeline = Pipeline(
+            self._client,
+            self._partitions,
+            settings,
+            self._view,
+            ledger.table,
+            self._looks,
+            self.rejections,
+            group_id=config["group.id"],
+            is_dry_run=is_dry_run,
+            timeout_s=timeout_s,
+        )
         self.is_closed = False
         self._callbacks: _Callbacks | None = None
         self._has_assigned = False
         self._is_leaving_uncommitted = False
         self._refused: MisconfiguredError | None = None
         self._next_commit = time.monotonic() + policies.commit_interval_s
-        # On the way: not judged yet; judged, without rows yet; to be handed over.
-        self._inbox: list[Message] = []
-        self._received_at = 0.0
-        self._judged: _Judged | None = None
-        self._outbox = Outbox()
-        self._events: list[Message] = []
-        # Partitions whose offset the client has found outside of the log, and topics
-        # that turned out to be others.
-        self._outside: dict[Place, Message] = {}
         self._made_anew: set[str] = set()
 
     @property
@@ -201,18 +190,14 @@ class GroupReader:
     @property
     def size(self) -> int:
         """How much there is to hand over at once."""
-        return len(self._outbox) + len(self._events)
+        return self._pipeline.size
 
     def take(self, count: int) -> list[Message]:
         """Hand over at most `count` messages and events."""
         if self.is_closed:
             raise RuntimeError("Consumer closed")
         self._commit_in_time()
-        if not self._events:
-            return self._outbox.take(count)
-        events = self._events[:count]
-        del self._events[:count]
-        return events + self._outbox.take(count - len(events))
+        return self._pipeline.take(count)
 
     # One pass.
 
@@ -220,199 +205,72 @@ class GroupReader:
         """Fill the outbox; whether what is there had better be handed over now."""
         if self.is_closed:
             raise RuntimeError("Consumer closed")
-        if self._refused is not None:
-            raise self._refused
+        refusal = self._refused or self._pipeline.refusal
+        if refusal is not None:
+            raise refusal
         self.rejections.call_back()
         try:
             if self._made_anew:
                 self._renew()
-            self._release()
-            if self._outside and len(self._outbox):
+            self._pipeline.release()
+            if self._pipeline.outside and len(self._pipeline.outbox):
                 return True  # what was read before goes out before
             self._leave_outside()
             self._commit_in_time()
             self._loader.settle(self._partitions.values())
-            self._events += self._loader.notices
+            self._pipeline.events += self._loader.notices
             self._loader.notices.clear()
-            if not self._inbox:
-                is_busy = bool(self._loader.progress)
-                self._receive(missing, 0.01 if is_busy else wait_s, count)
+            is_busy = bool(self._loader.progress)
+            self._pipeline.receive(missing, _BUSY_S if is_busy else wait_s, count)
             topics = self._topics()
             if self._looks.is_due(topics):
                 self._looks.look(topics)
                 self.rejections.tell_rest()
-            self._judge()
-            self._release()
+            self._pipeline.judge()
+            self._pipeline.release()
         except TopicMadeAnew as news:
             self._made_anew |= news.topics
         self.rejections.call_back()
         return False
 
-    def _receive(self, missing: int, wait_s: float, count: int) -> None:
-        raw = self.raw
-        if count > 1:
-            batch = raw.consume(missing, wait_s)
-        else:
-            first = raw.poll(wait_s)
-            batch = [] if first is None else [first, *raw.consume(_AHEAD - 1, 0)]
-        self._received_at = time.monotonic()
-        # An error has no other trace: it is asked for at each, in the client's speed.
-        if any(map(Message.error, batch)):
-            for event in [m for m in batch if m.error() is not None]:
-                self._take_event(event)
-            batch = [message for message in batch if message.error() is None]
-        self._inbox = batch
-
-    def _take_event(self, event: Message) -> None:
-        error = event.error()
-        assert error is not None
-        place = place_of(event)
-        partition = self._partitions.get(place)
-        if error.code() == KafkaError._AUTO_OFFSET_RESET and partition is not None:
-            if partition.phase == "ready":
-                self._outside[place] = event
-            return
-        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            self._looks.doubt(place[0])
-        self._events.append(event)
-
-    def _judge(self) -> None:
-        """Give verdicts to what was received, as far as that goes."""
-        if not self._inbox:
-            return
-        if self._view.update():
-            for assigned in self._partitions.values():
-                fence = assigned.fence
-                if fence is not None:
-                    fence.ledger_replaced(self._view.state)
-        sifted = Sifted(self._is_dry_run)
-        judged = _Judged(sifted, {}, self._received_at)
-        parts = list(stretches(self._inbox, is_one_topic=len(self._topics()) == 1))
-        is_complete = False
-        rest: list[Message] = []
-        failure: EpochfenceError | None = None
-        for index, (topic, number, messages) in enumerate(parts):
-            partition = self._partitions.get((topic, number))
-            expected = [] if partition is None else self._expected(partition, messages)
-            if partition is None or partition.fence is None or not expected:
-                continue
-            before = sifted.judged
-            try:
-                is_complete = self._view.sift(
-                    partition.fence, expected, sifted, is_complete=is_complete
-                )
-            except EpochfenceError as error:
-                failure = error
-                rest = expected[sifted.judged - before :]
-                for _, _, later in parts[index + 1 :]:
-                    rest += later
-                expected = expected[: sifted.judged - before]
-            if expected:
-                judged.ends[partition] = _note_judged(partition, expected)
-            if failure is not None:
-                break
-        self._inbox = rest
-        if sifted.judged:
-            self._judged = judged
-        elif failure is not None:
-            raise failure
-
-    def _expected(
-        self, partition: AssignedPartition, messages: list[Message]
-    ) -> list[Message]:
-        """Those messages that come next in a partition which delivers."""
-        if partition.phase != "ready":
-            return []  # they are read again, once it is placed
-        offset = messages[0].offset()
-        assert offset is not None
-        if offset < partition.read_to:
-            messages = [m for m in messages if (m.offset() or 0) >= partition.read_to]
-            if not messages:
-                return []
-        if partition.has_gap:
-            # Records that were not there when what lies below was read.
-            self._client.hold([partition])
-            partition.move_to(offset)
-            return []
-        fallen = messages[0].leader_epoch()
-        known = partition.leader_epoch
-        if fallen is not None and known is not None and fallen < known:
-            self._looks.look([partition.topic])
-        return messages
-
-    def _release(self) -> None:
-        """Write the rows of what was judged; then it may be handed over."""
-        judged = self._judged
-        if judged is None:
-            return
-        starts = judged.sifted.starts
-        if starts:
-            topics = {start.topic for start in starts}
-            if not self._looks.began_since(topics, judged.received_at):
-                self._looks.look(topics)
-            for topic in sorted(topics):
-                self._table.write(
-                    [start for start in starts if start.topic == topic],
-                    self._settings[topic].digest(),
-                    self._timeout_s,
-                )
-        self._judged = None
-        for partition, end in judged.ends.items():
-            partition.complete_to = max(partition.complete_to or 0, end)
-        self._outbox.add(judged.sifted.passed, judged.ends)
-        self.rejections.take(judged.sifted, self._view.state)
-
     def _drop(self, places: Collection[Place]) -> bool:
-        """Drop what is on the way of these partitions; whether there was anything."""
-        was_there = any(self._outbox.holds(place) for place in places)
-        self._outbox.drop(places)
-        kept = [m for m in self._inbox if place_of(m) not in places]
-        was_there = was_there or len(kept) < len(self._inbox)
-        self._inbox = kept
-        judged = self._judged
-        if judged is not None:
-            sifted = judged.sifted
-            gone = [s for s in sifted.starts if (s.topic, s.partition) in places]
-            sifted.starts = [s for s in sifted.starts if s not in gone]
-            sifted.passed = [m for m in sifted.passed if place_of(m) not in places]
-            for partition in [p for p in judged.ends if p.place in places]:
-                del judged.ends[partition]
-                partition.forget_starts(gone)
-                was_there = True
-        for place in places:
-            self._outside.pop(place, None)
+        """Drop what is on the way of partitions; whether there was anything."""
         self._loader.forget(
             [p for place, p in self._partitions.items() if place in places]
         )
-        return was_there
+        return self._pipeline.drop(places)
 
     # Moved, by the client or by Kafka.
 
     def _leave_outside(self) -> None:
         """Go on where the client found the offset to be outside of the log."""
-        for place, event in self._outside.items():
+        for place, event in self._pipeline.outside.items():
             partition = self._partitions[place]
             error = event.error()
             text = "" if error is None else error.str()
+            asked = event.offset()
             if "truncat" in text:
                 found = _END_OFFSET.search(text)
                 end = -1 if found is None else int(found[1])
                 _log.warning("%s[%d] was truncated: %s", *place, text)
                 partition.truncate_to(max(end, 0))
                 partition.move_to(end if end >= 0 else OFFSET_BEGINNING)
+            elif asked is not None and asked != partition.read_to:
+                # Of a fetch before it was placed; where it is now, nobody has asked.
+                partition.move_to(partition.read_to)
             elif self._policies.reset == "error":
-                self._events.append(event)
+                self._pipeline.events.append(event)
                 partition.phase = "stopped"
             else:
-                is_latest = self._policies.reset == "latest"
                 _log.warning(
                     "%s[%d]: %s; it goes on at the %s offset",
                     *place,
                     text,
-                    "latest" if is_latest else "earliest",
+                    self._policies.reset,
                 )
+                is_latest = self._policies.reset == "latest"
                 partition.move_to(OFFSET_END if is_latest else OFFSET_BEGINNING)
-        self._outside.clear()
+        self._pipeline.outside.clear()
 
     def _renew(self) -> None:
         """Begin with topics that were made anew, with a new client underneath."""
@@ -440,7 +298,7 @@ class GroupReader:
     ) -> None:
         """Join the group."""
         self._callbacks = _Callbacks(topics, on_assign, on_revoke, on_lost)
-        self._refused = None
+        self._refused = self._pipeline.refusal = None
         self._join()
 
     def _join(self) -> None:
@@ -635,18 +493,3 @@ class GroupReader:
         self.raw.close()
         self.is_closed = True
         self.rejections.close()
-
-
-def _note_judged(partition: AssignedPartition, messages: Sequence[Message]) -> int:
-    """Note the leader epochs of judged records; give the offset behind the last."""
-    first, last = messages[0], messages[-1]
-    offset, end = first.offset(), last.offset()
-    assert offset is not None
-    assert end is not None
-    if first.leader_epoch() == last.leader_epoch():
-        partition.note_run(first.leader_epoch(), offset)
-    else:
-        for message in messages:
-            partition.note_run(message.leader_epoch(), message.offset() or 0)
-    partition.read_to = end + 1
-    return end + 1
