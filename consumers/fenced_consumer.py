@@ -267,9 +267,12 @@ class FencedConsumer:
             EpochfenceError: The fence cannot decide; call again where it says so.
         """
         while True:
-            if self._reader.is_closed:
-                raise StopIteration
-            message = self.poll(1.0)
+            try:
+                message = self.poll(1.0)
+            except RuntimeError:
+                if self._reader.is_closed:
+                    raise StopIteration from None
+                raise
             if message is None:
                 continue
             error = message.error()

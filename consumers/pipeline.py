@@ -138,24 +138,24 @@ class Pipeline:
             if partition.phase == "ready":
                 self.outside[place] = event
             return
-        if error.code() in _OTHER_KIND:
-            self._is_other_kind(error)
+        if error.code() in _OTHER_KIND and self._is_refused(error):
+            return
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             self._looks.doubt(place[0])
         self.events.append(event)
 
-    def _is_other_kind(self, error: KafkaError) -> None:
-        """Refuse a group that this consumer can be no member of."""
+    def _is_refused(self, error: KafkaError) -> bool:
+        """Whether the group is of a kind that this consumer can be no member of."""
         text = error.str()
         if error.code() == KafkaError._FATAL and "group id does not exist" not in text:
-            return
+            return False
         self.refusal = MisconfiguredError(
-            "group.id", self._group_id,
-            f"the group cannot be joined: {text}",
+            "group.id", self._group_id, f"the group cannot be joined: {text}",
             "It may be a share group (KIP-932), which breaks the order within a "
             "partition, or have members with another group.protocol or "
             "partition.assignment.strategy. Use a group of its own.",
         )  # fmt: skip
+        return True
 
     def judge(self) -> None:
         """Give verdicts to what was received, as far as that goes."""

@@ -7,6 +7,8 @@ drops what a deposed leader sent. README.md shows how, docs/rules.md says exactl
 import logging
 from importlib.metadata import version
 
+from epochfence.consumers.fence import Fence
+from epochfence.consumers.fenced_consumer import FencedConsumer
 from epochfence.epochs.errors import (
     ClaimLost,
     ClaimUnknown,
@@ -23,7 +25,10 @@ from epochfence.epochs.errors import (
 )
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.settings import FenceSettings
+from epochfence.epochs.stamps import ForeignField, ForeignHeader
 from epochfence.epochs.values import Claim, EpochStart, Position, Stamp
+from epochfence.epochs.verdicts import Verdict
 
 # A library is silent until its user asks for more.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -34,11 +39,18 @@ __all__ = [
     # What is used first.
     "Ledger",
     "Leadership",
+    "FencedConsumer",
+    "Fence",
+    # What a topic's records must carry.
+    "FenceSettings",
+    "ForeignHeader",
+    "ForeignField",
     # Values.
     "Claim",
     "EpochStart",
     "Position",
     "Stamp",
+    "Verdict",
     # Errors, by what to do next.
     "EpochfenceError",
     "Deposed",
