@@ -126,7 +126,7 @@ class TopicKeeper:
             sorted(partition.id for partition in described.partitions),
         )
 
-    def is_compacted(self, topic: str) -> bool:
+    def is_compacted(self, topic: str, timeout_s: float | None = None) -> bool:
         """Whether the cleaner may take records of a topic: its policy has compact.
 
         True, to be on the safe side, where this client may not read the policy.
@@ -134,7 +134,7 @@ class TopicKeeper:
         Raises:
             TopicUnavailable: The cluster does not answer, or there is no such topic.
         """
-        settings = self._settings(topic)
+        settings = self._settings(topic, timeout_s)
         return settings is None or "compact" in settings.get("cleanup.policy", "")
 
     def _describe(self, topic: str, timeout_s: float) -> TopicDescription | None:
@@ -239,8 +239,11 @@ class TopicKeeper:
             raise self._unavailable(topic, error) from error
         _log.info("created topic %s", topic)
 
-    def _settings(self, topic: str) -> dict[str, str] | None:
+    def _settings(
+        self, topic: str, timeout_s: float | None = None
+    ) -> dict[str, str] | None:
         """The topic's settings, None where this client may not read them."""
+        wait_s = self._timeout_s if timeout_s is None else timeout_s
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
 
         def describe(wait_s: float) -> Future[dict[str, ConfigEntry]]:
@@ -248,10 +251,10 @@ class TopicKeeper:
                 resource
             ]
 
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + wait_s
         while True:
             try:
-                entries = self._answer(topic, describe, self._timeout_s)
+                entries = self._answer(topic, describe, wait_s)
             except KafkaException as error:
                 code = _code(error)
                 if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:

@@ -25,10 +25,12 @@ from epochfence.epochs.errors import (
 )
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.receipts import Receipt, Receipts, Undelivered
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.stamps import ForeignField, ForeignHeader
 from epochfence.epochs.values import Claim, EpochStart, Position, Stamp
 from epochfence.epochs.verdicts import Verdict
+from epochfence.producers.fenced_producer import FencedProducer
 
 # A library is silent until its user asks for more.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -39,6 +41,7 @@ __all__ = [
     # What is used first.
     "Ledger",
     "Leadership",
+    "FencedProducer",
     "FencedConsumer",
     "Fence",
     # What a topic's records must carry.
@@ -51,6 +54,9 @@ __all__ = [
     "Position",
     "Stamp",
     "Verdict",
+    "Receipt",
+    "Receipts",
+    "Undelivered",
     # Errors, by what to do next.
     "EpochfenceError",
     "Deposed",

@@ -1,0 +1,214 @@
+"""Barriers: what opens an epoch on a partition before anything is written there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from epochfence.epochs.connection import Config, LastError, appending_producer
+from epochfence.epochs.deadlines import time_left
+from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
+from epochfence.epochs.leadership import Leadership
+from epochfence.epochs.stamps import BARRIER_HEADER
+from epochfence.epochs.topics import TopicKeeper
+from epochfence.producers.acknowledgements import Place
+
+#: Makes the key of a barrier from scope, epoch, grant id and a number that never comes
+#: twice.
+BarrierKey = Callable[[str, int, str, int], bytes]
+#: The value of every barrier, or what makes it from the same.
+BarrierValue = bytes | Callable[[str, int, str, int], bytes]
+
+#: Where the barriers of each partition stand: one for each leadership.
+BarrierOffsets = dict[Place, list[int]]
+
+_POLL_S = 0.05
+_SHORTEST_MS = 1_000
+
+_MAY_NOT_WRITE = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
+
+# A grant belongs to the process that claimed it, so no other sends a key with it.
+_attempts = count(1)
+
+
+class _Barrier(NamedTuple):
+    """One barrier on its way: what it tells, and the key it got."""
+
+    place: Place
+    leadership: Leadership
+    key: bytes | None
+
+
+def default_key(scope: str, epoch: int, grant_id: str, attempt: int) -> bytes:
+    """The key of a barrier on a topic that is compacted."""
+    return f"epochfence-barrier/{scope}/{epoch}/{grant_id}/{attempt}".encode("ascii")
+
+
+class BarrierWriter:
+    """Writes barriers, with clients of its own.
+
+    Args:
+        connection: Connection settings, as for confluent-kafka.
+        leaderships: Whose epochs to open.
+        keeper: Tells which topics are compacted; None for the embedded broker, on
+            which none is.
+        key: Makes the keys on compacted topics; None: the default ones.
+        value: The values there; None: empty ones.
+    """
+
+    def __init__(
+        self,
+        connection: Config,
+        leaderships: Sequence[Leadership],
+        keeper: TopicKeeper | None,
+        key: BarrierKey | None = None,
+        value: BarrierValue | None = None,
+    ) -> None:
+        self._connection = connection
+        self._leaderships = leaderships
+        self._keeper = keeper
+        self._key = default_key if key is None else key
+        self._value = b"" if value is None else value
+        self._last_key: bytes | None = None
+
+    def write(self, places: Iterable[Place], deadline: float) -> BarrierOffsets:
+        """Write a barrier of each leadership to each partition, acknowledged.
+
+        Raises:
+            TopicUnavailable: One was not acknowledged in time, or refused. It may have
+                been written all the same, which does no harm.
+            MisconfiguredError: This client may not write there, or the barriers' keys
+                or values cannot be used.
+        """
+        places = sorted(set(places))
+        compacted = {
+            topic: self._is_compacted(topic, deadline)
+            for topic in sorted({topic for topic, _ in places})
+        }
+        # A new client each time: what an earlier one could not send delays nothing.
+        last_error = LastError(self._connection)
+        timeout_ms = max(_SHORTEST_MS, int(time_left(deadline) * 1000))
+        producer = appending_producer(
+            {**self._connection, "message.timeout.ms": timeout_ms}, last_error
+        )
+        written: BarrierOffsets = {place: [] for place in places}
+        refused: list[_Barrier] = []
+        failed: list[tuple[_Barrier, KafkaError]] = []
+
+        def send(place: Place, leadership: Leadership, is_keyed: bool) -> None:
+            key, value = self._key_and_value(leadership) if is_keyed else (None, None)
+            barrier = _Barrier(place, leadership, key)
+
+            def report(error: KafkaError | None, message: Message) -> None:
+                if error is None:
+                    offset = message.offset()
+                    assert offset is not None
+                    written[place].append(offset)
+                elif key is None and error.code() == KafkaError.INVALID_RECORD:
+                    refused.append(barrier)
+                else:
+                    failed.append((barrier, error))
+
+            self._send(producer, barrier, value, report)
+
+        for place in places:
+            for leadership in self._leaderships:
+                send(place, leadership, compacted[place[0]])
+        wanted = len(places) * len(self._leaderships)
+        while sum(map(len, written.values())) < wanted:
+            if failed:
+                raise self._failure(*failed[0])
+            while refused:
+                # Without a key: the topic was made a compacted one just now.
+                barrier = refused.pop()
+                send(barrier.place, barrier.leadership, is_keyed=True)
+            if time.monotonic() >= deadline:
+                raise self._overdue(written, last_error)
+            producer.poll(min(_POLL_S, time_left(deadline)))
+        return written
+
+    def _is_compacted(self, topic: str, deadline: float) -> bool:
+        keeper = self._keeper
+        return keeper is not None and keeper.is_compacted(topic, time_left(deadline))
+
+    def _send(
+        self,
+        producer: Producer,
+        barrier: _Barrier,
+        value: bytes | None,
+        report: Callable[[KafkaError | None, Message], None],
+    ) -> None:
+        topic, partition = barrier.place
+        try:
+            producer.produce(
+                topic,
+                value,
+                barrier.key,
+                partition,
+                on_delivery=report,
+                headers=[(BARRIER_HEADER, barrier.leadership.stamp_value)],
+            )
+        except (KafkaException, BufferError) as error:
+            reason = f"a barrier could not be sent: {error}"
+            raise TopicUnavailable(topic, reason, partition) from error
+
+    def _key_and_value(self, leadership: Leadership) -> tuple[bytes, bytes]:
+        facts = (
+            leadership.scope,
+            leadership.epoch,
+            leadership.grant_id,
+            next(_attempts),
+        )
+        key = self._key(*facts)
+        if not isinstance(key, bytes) or not key or key == self._last_key:
+            raise MisconfiguredError(
+                "barrier_key", key,
+                "the cleaner would remove barriers that share a key, or have none",
+                "Give a function whose bytes differ for every number it gets.",
+            )  # fmt: skip
+        self._last_key = key
+        value = self._value if isinstance(self._value, bytes) else self._value(*facts)
+        if not isinstance(value, bytes):
+            raise MisconfiguredError(
+                "barrier_value", value,
+                "the cleaner would remove a barrier whose value is null",
+                "Give bytes, or a function that does.",
+            )  # fmt: skip
+        return key, value
+
+    def _failure(
+        self, barrier: _Barrier, error: KafkaError
+    ) -> TopicUnavailable | MisconfiguredError:
+        topic, partition = barrier.place
+        if error.code() in _MAY_NOT_WRITE:
+            return MisconfiguredError(
+                "topic", topic, "this client may not write to it",
+                "Allow its user to write (an ACL for WRITE on the topic).",
+            )  # fmt: skip
+        if error.code() == KafkaError.INVALID_RECORD:
+            return MisconfiguredError(
+                "barrier_key", barrier.key,
+                f"topic {topic} refuses such a barrier: {error.str()}",
+                "Give a barrier_key and a barrier_value that the topic takes.",
+            )  # fmt: skip
+        reason = f"a barrier was not acknowledged: {error.str()}"
+        return TopicUnavailable(topic, reason, partition)
+
+    def _overdue(
+        self, written: BarrierOffsets, last_error: LastError
+    ) -> TopicUnavailable:
+        (topic, partition), *others = [
+            place
+            for place, offsets in written.items()
+            if len(offsets) < len(self._leaderships)
+        ]
+        more = f", nor on {len(others)} more partitions" if others else ""
+        reason = last_error.or_else(f"a barrier was not acknowledged in time{more}")
+        return TopicUnavailable(topic, reason, partition)

@@ -1,0 +1,126 @@
+"""The answer of `confirm()`: wait for reports, ask the ledger, read where needed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from confluent_kafka import Producer
+
+from epochfence.epochs.acknowledged import Acknowledged
+from epochfence.epochs.deadlines import time_left
+from epochfence.epochs.errors import Deposed, TopicUnavailable
+from epochfence.epochs.holding import check_granted, deposed_by
+from epochfence.epochs.leadership import Leadership
+from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.offset_ranges import OffsetRanges
+from epochfence.epochs.receipts import Part, Receipts
+from epochfence.producers.acknowledgements import Acknowledgements, Handover, Place
+from epochfence.producers.rereading import Rereading
+from epochfence.producers.territory import Territory
+
+#: Even where no time is left, a call needs some to be sent.
+_SHORTEST_S = 0.2
+_FLUSH_S = 0.1
+
+
+class Confirmation:
+    """Answers for what was acknowledged; forgets it only when it has.
+
+    Args:
+        producer: The client that the messages were handed to.
+        acknowledgements: What was reported so far.
+        handover: Tells when all that was handed over is reported on.
+        renew_reports: Makes what is handed over from now on belong to a new handover.
+        ledger: Knows the grants.
+        leaderships: What the messages were written under.
+        rereading: Answers for a deposed leader.
+        territory: Names the topics, for messages.
+        on_deposed: Called when it turns out that there is a successor.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        acknowledgements: Acknowledgements,
+        handover: Handover,
+        renew_reports: Callable[[], None],
+        ledger: Ledger,
+        leaderships: Sequence[Leadership],
+        rereading: Rereading,
+        territory: Territory,
+        on_deposed: Callable[[Deposed], None],
+    ) -> None:
+        self._producer = producer
+        self._acknowledgements = acknowledgements
+        self._handover = handover
+        self._renew_reports = renew_reports
+        self._ledger = ledger
+        self._leaderships = leaderships
+        self._rereading = rereading
+        self._territory = territory
+        self._on_deposed = on_deposed
+        self._one_at_a_time = threading.Lock()
+
+    def confirm(self, deadline: float) -> Receipts:
+        """Answer for every message; `FencedProducer.confirm` tells more."""
+        if not self._one_at_a_time.acquire(timeout=time_left(deadline)):
+            raise self._unavailable("another thread is still confirming")
+        try:
+            self._await_reports(deadline)
+            answerable = self._acknowledgements.take()
+            try:
+                parts = self._answer(answerable.acknowledged, deadline)
+            except BaseException:
+                self._acknowledgements.give_back(answerable)
+                raise
+            return Receipts(parts, answerable.undelivered.values())
+        finally:
+            self._one_at_a_time.release()
+
+    def _await_reports(self, deadline: float) -> None:
+        self._renew_reports()
+        while True:
+            left_s = time_left(deadline)
+            self._producer.flush(min(_FLUSH_S, left_s))
+            if self._handover.is_reported:
+                return
+            if left_s == 0:
+                raise self._unavailable(
+                    f"{len(self._producer)} messages are not acknowledged yet"
+                )
+
+    def _answer(
+        self, acknowledged: Mapping[Place, Acknowledged], deadline: float
+    ) -> list[Part]:
+        state = self._ledger.refresh(max(_SHORTEST_S, time_left(deadline)))
+        check_granted(self._leaderships, state)
+        deposed = deposed_by(self._leaderships, state)
+        standing = {
+            place: messages.standing
+            for place, messages in sorted(acknowledged.items())
+            if messages.standing
+        }
+        if deposed is None:
+            # A successor writes only after its grant is in the ledger.
+            parts = [
+                Part(*place, "admitted", offsets) for place, offsets in standing.items()
+            ]
+        else:
+            self._on_deposed(deposed)
+            parts = self._rereading.answer(standing, deadline) if standing else []
+        for place, messages in acknowledged.items():
+            parts += _without_reading(place, messages)
+        return parts
+
+    def _unavailable(self, reason: str) -> TopicUnavailable:
+        return TopicUnavailable(", ".join(self._territory.named()), reason)
+
+
+def _without_reading(place: Place, messages: Acknowledged) -> list[Part]:
+    """What is known of messages already: some are lost, of some nobody can tell."""
+    parts = [Part(*place, "lost", offsets) for offsets in messages.lost]
+    if messages.without_offset:
+        unknown = Part(*place, "indeterminate", OffsetRanges(), messages.without_offset)
+        parts.append(unknown)
+    return parts
