@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from confluent_kafka import Producer
 
@@ -14,7 +14,7 @@ from epochfence.epochs.holding import check_granted, deposed_by
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.offset_ranges import OffsetRanges
-from epochfence.epochs.receipts import Part, Receipts
+from epochfence.epochs.receipts import Part, Receipts, Undelivered
 from epochfence.producers.acknowledgements import Acknowledgements, Handover, Place
 from epochfence.producers.rereading import Rereading
 from epochfence.producers.territory import Territory
@@ -22,6 +22,9 @@ from epochfence.producers.territory import Territory
 #: Even where no time is left, a call needs some to be sent.
 _SHORTEST_S = 0.2
 _FLUSH_S = 0.1
+
+#: A broker that finds an idempotent producer's sequence broken has lost records of it.
+_SEQUENCE_LOST = {"OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID"}
 
 
 class Confirmation:
@@ -69,12 +72,13 @@ class Confirmation:
         try:
             self._await_reports(deadline)
             answerable = self._acknowledgements.take()
+            undelivered = answerable.undelivered.values()
             try:
-                parts = self._answer(answerable.acknowledged, deadline)
+                parts = self._answer(answerable.acknowledged, undelivered, deadline)
             except BaseException:
                 self._acknowledgements.give_back(answerable)
                 raise
-            return Receipts(parts, answerable.undelivered.values())
+            return Receipts(sorted(parts, key=_place_of), undelivered)
         finally:
             self._one_at_a_time.release()
 
@@ -91,7 +95,10 @@ class Confirmation:
                 )
 
     def _answer(
-        self, acknowledged: Mapping[Place, Acknowledged], deadline: float
+        self,
+        acknowledged: Mapping[Place, Acknowledged],
+        undelivered: Collection[Undelivered],
+        deadline: float,
     ) -> list[Part]:
         state = self._ledger.refresh(max(_SHORTEST_S, time_left(deadline)))
         check_granted(self._leaderships, state)
@@ -101,20 +108,29 @@ class Confirmation:
             for place, messages in sorted(acknowledged.items())
             if messages.standing
         }
+        parts: list[Part] = []
         if deposed is None:
-            # A successor writes only after its grant is in the ledger.
-            parts = [
-                Part(*place, "admitted", offsets) for place, offsets in standing.items()
-            ]
+            # A successor writes only after its grant is in the ledger. Where the log
+            # itself is in doubt, that is not all.
+            doubtful = {
+                failed[:2] for failed in undelivered if failed.error in _SEQUENCE_LOST
+            }
+            for place in set(standing) - doubtful:
+                parts.append(Part(*place, "admitted", standing.pop(place)))
         else:
             self._on_deposed(deposed)
-            parts = self._rereading.answer(standing, deadline) if standing else []
+        if standing:
+            parts += self._rereading.answer(standing, deadline)
         for place, messages in acknowledged.items():
             parts += _without_reading(place, messages)
         return parts
 
     def _unavailable(self, reason: str) -> TopicUnavailable:
         return TopicUnavailable(", ".join(self._territory.named()), reason)
+
+
+def _place_of(part: Part) -> Place:
+    return part.topic, part.partition
 
 
 def _without_reading(place: Place, messages: Acknowledged) -> list[Part]:

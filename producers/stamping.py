@@ -9,9 +9,9 @@ from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.stamps import RESERVED_PREFIX, STAMP_HEADER
 
-Value = str | bytes | None
-#: Headers as confluent-kafka takes them.
-Headers = dict[str, Value] | list[tuple[str, Value]]
+#: Headers as confluent-kafka takes them. Values are str, bytes or None: said so, a
+#: checker would refuse a list of tuples of str and bytes.
+Headers = dict[str, Any] | list[tuple[str, Any]]
 
 
 def checked_leaderships(
@@ -39,12 +39,12 @@ def checked_leaderships(
     return held
 
 
-def stamp_headers(leaderships: Sequence[Leadership]) -> list[tuple[str, Value]]:
+def stamp_headers(leaderships: Sequence[Leadership]) -> list[tuple[str, Any]]:
     """The headers of a message that has no others."""
     return [(STAMP_HEADER, held.stamp_value) for held in leaderships]
 
 
-def with_stamps(stamps: list[tuple[str, Value]], headers: Headers) -> Headers:
+def with_stamps(stamps: list[tuple[str, Any]], headers: Headers) -> Headers:
     """The headers of a message that has others: a new list, the stamps first.
 
     Raises:
@@ -63,7 +63,7 @@ def with_stamps(stamps: list[tuple[str, Value]], headers: Headers) -> Headers:
                 f"names that begin with {RESERVED_PREFIX!r} are ours",
                 "Choose another name; stamps are added to each message anyway.",
             )  # fmt: skip
-    stamped: list[tuple[str, Value]] = [*stamps, *pairs]
+    stamped: list[tuple[str, Any]] = [*stamps, *pairs]
     return stamped
 
 
