@@ -30,6 +30,9 @@ from epochfence.epochs.connection import Config, LastError, group_consumer
 
 _log = logging.getLogger(__name__)
 
+#: Callbacks of a client's settings that the client calls among its messages.
+_CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "on_commit")
+
 OnPartitions = Callable[[Consumer, list[TopicPartition]], None]
 
 
@@ -45,11 +48,17 @@ class GroupClient:
     """
 
     def __init__(self, config: Config, *, is_incremental: bool) -> None:
-        self._config = config
-        self._last_error = LastError(config)
+        #: What the application's callbacks raised inside the client: there it would
+        #: take messages with it.
+        self._raised: list[BaseException] = []
+        self._config = dict(config)
+        for name in _CALLBACKS:
+            if callable(config.get(name)):
+                self._config[name] = self.guarded(config[name])
+        self._last_error = LastError(self._config)
         self._is_group_incremental = is_incremental
-        self._is_subscribed = False
-        self.raw: Consumer = group_consumer(config, self._last_error)
+        self.is_subscribed = False
+        self.raw: Consumer = group_consumer(self._config, self._last_error)
 
     def renew(self) -> None:
         """Go on with a new client: the old one may ignore a topic made anew for good.
@@ -58,7 +67,6 @@ class GroupClient:
         """
         self.raw.close()
         self.raw = group_consumer(self._config, self._last_error)
-        self._is_subscribed = False
 
     def subscribe(
         self,
@@ -69,14 +77,40 @@ class GroupClient:
     ) -> None:
         """Join the group."""
         self.raw.subscribe(
-            topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost
+            topics,
+            on_assign=self.guarded(on_assign),
+            on_revoke=self.guarded(on_revoke),
+            on_lost=self.guarded(on_lost),
         )
-        self._is_subscribed = True
+        self.is_subscribed = True
+
+    def unsubscribe(self) -> None:
+        """Leave the group."""
+        self.raw.unsubscribe()
+        self.is_subscribed = False
+
+    # Callbacks.
+
+    def guarded(self, function: Callable[..., object]) -> Callable[..., None]:
+        """The same, but what it raises waits for `raise_from_callbacks`."""
+
+        def call(*arguments: object) -> None:
+            try:
+                function(*arguments)
+            except BaseException as error:
+                self._raised.append(error)
+
+        return call
+
+    def raise_from_callbacks(self) -> None:
+        """Raise what a callback raised inside the client, if any did."""
+        if self._raised:
+            raise self._raised.pop(0)
 
     @property
     def is_incremental(self) -> bool:
         """Whether partitions may be attached and detached one by one."""
-        return self._is_group_incremental or not self._is_subscribed
+        return self._is_group_incremental or not self.is_subscribed
 
     # Attaching, held back.
 

@@ -98,6 +98,9 @@ class Committer:
             metadata = CommitMetadata(topic_id)
         else:
             leader_epoch, metadata = partition.metadata_at(tp.offset)
+        if metadata.starts is None:
+            # With it, the next start finds out whether the log was truncated since.
+            leader_epoch = tp.leader_epoch
         if topic_id is None:
             leader_epoch = None  # the embedded broker refuses it
         return _committable(tp, metadata.encode(), leader_epoch)
@@ -112,15 +115,19 @@ class Committer:
         self, error: KafkaError | None, offsets: list[TopicPartition]
     ) -> None:
         """Take in the answer to an asynchronous commit, and pass it on."""
-        too_large = [
-            tp for tp in offsets if _is_too_large(tp.error) or _is_too_large(error)
-        ]
+        repeated: list[TopicPartition] = []
         for tp in offsets:
+            failure = error if tp.error is None else tp.error
             partition = self._partitions.get((tp.topic, tp.partition))
-            if partition is not None and (tp.error is not None or error is not None):
+            if failure is None or partition is None:
+                continue
+            is_last = partition.committed_offset == tp.offset
+            if is_last and _is_too_large(failure) and _has_epochs(tp):
+                repeated.append(tp)
+            elif is_last:
                 partition.committed_offset = None  # still to be committed
-        if too_large and any(_has_epochs(tp) for tp in too_large):
-            self._client.commit(_shortened(too_large), is_asynchronous=True)
+        if repeated:
+            self._client.commit(_shortened(repeated), is_asynchronous=True)
             return
         if self._on_commit is not None:
             self._on_commit(error, offsets)

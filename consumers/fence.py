@@ -188,6 +188,8 @@ class Fence:
                 "record", ..., "it is an event of the client, not a record",
                 "Look at its error().",
             )  # fmt: skip
+        if self._view is not None:
+            fence.ledger_replaced(self._view.state)
         verdict = self._judge(fence, record, offset, is_complete=self._view is None)
         if verdict is None and self._view is not None:
             self._view.refresh(fence.starts)
@@ -228,9 +230,8 @@ class Fence:
 
     def _update(self) -> None:
         """Judge by the ledger that was read last."""
-        if self._view is not None and self._view.update():
-            for fence in self._fences.values():
-                fence.ledger_replaced(self._view.state)
+        if self._view is not None:
+            self._view.update()
 
     def _fence(self, place: Place) -> PartitionFence:
         fence = self._fences.get(place)

@@ -7,6 +7,10 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
     KafkaError,
     KafkaException,
     Message,
@@ -31,6 +35,9 @@ from epochfence.epochs.stamps import StampReader
 from epochfence.epochs.values import check_timeout
 
 OnPartitions = Callable[["FencedConsumer", list[TopicPartition]], None]
+
+#: Offsets counted from the log's end are spelt from here on downwards.
+_TAIL_BASE = -2000
 
 #: As long as confluent's own calls wait where nobody says.
 _FOREVER = -1.0
@@ -154,6 +161,13 @@ class FencedConsumer:
         for topic in topics:
             if not topic.startswith("^"):
                 self._check_listed(topic)
+        for name, function in (
+            ("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost),
+        ):  # fmt: skip
+            if function is not None and not callable(function):
+                raise MisconfiguredError(
+                    name, function, "it cannot be called", "Give a function."
+                )
 
         def told(
             function: OnPartitions | None,
@@ -196,6 +210,15 @@ class FencedConsumer:
             return self._reader.raw.assignment()
 
     def _new(self, partitions: list[TopicPartition]) -> list[AssignedPartition]:
+        if isinstance(partitions, str) or not all(
+            isinstance(tp, TopicPartition) for tp in partitions
+        ):
+            raise MisconfiguredError(
+                "partitions", partitions, "a list of TopicPartition is expected",
+                "Use [TopicPartition('orders', 0)].",
+            )  # fmt: skip
+        for tp in partitions:
+            _check_offset(tp)
         return [
             AssignedPartition(
                 tp.topic,
@@ -356,6 +379,7 @@ class FencedConsumer:
         Raises:
             KafkaException: The partition is not assigned.
         """
+        _check_offset(partition)
         with self._turns:
             self._check_open()
             self._reader.seek(partition)
@@ -378,7 +402,7 @@ class FencedConsumer:
     def counts(self) -> dict[str, int]:
         """How many records had each verdict, by reason.
 
-        `ok` (delivered), `unstamped-admitted` (delivered too, as `unstamped` says),
+        `ok` (admitted), `unstamped-admitted` (admitted too, as `unstamped` says),
         `barrier`, and the reasons of rejected records: `stale-epoch`, `malformed`,
         `ambiguous`, `unstamped`, `ungranted`, `conflict`, `implausible`.
         """
@@ -453,6 +477,16 @@ class FencedConsumer:
         raise TypeError("a FencedConsumer cannot be pickled: open one in each process")
 
 
+def _check_offset(tp: TopicPartition) -> None:
+    """Refuse a logical offset that there is not."""
+    known = (OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, OFFSET_INVALID)
+    if tp.offset < 0 and tp.offset not in known and tp.offset > _TAIL_BASE:
+        raise MisconfiguredError(
+            "offset", tp.offset, f"no offset of {tp.topic}[{tp.partition}]",
+            "Use a number from 0 on, or one of confluent_kafka's OFFSET_ constants.",
+        )  # fmt: skip
+
+
 def _places(
     message: Message | None, offsets: list[TopicPartition] | None
 ) -> list[TopicPartition] | None:
@@ -463,7 +497,8 @@ def _places(
         offset = message.offset()
         if offset is None:
             raise ValueError("the message has no offset")
-        return [
-            TopicPartition(message.topic() or "", message.partition() or 0, offset + 1)
-        ]
+        leader_epoch = message.leader_epoch()
+        known = -1 if leader_epoch is None else leader_epoch
+        place = message.topic() or "", message.partition() or 0
+        return [TopicPartition(*place, offset + 1, leader_epoch=known)]
     return offsets

@@ -82,17 +82,19 @@ class Gathering:
         """One pass; the messages, once there are enough or the time is over."""
         reader = self._reader
         missing = self._count - reader.size
-        left = self._deadline - time.monotonic()
-        if missing <= 0 or (left <= 0 and self._has_tried):
+        left_s = self._deadline - time.monotonic()
+        is_over = missing <= 0 or (left_s <= 0 and self._has_tried)
+        if is_over and not reader.is_client_waiting:
             return reader.take(self._count)
         self._has_tried = True
+        wait_s = 0.0 if is_over else min(_SLICE_S, max(left_s, 0.0))
         try:
-            is_all = reader.fetch(missing, min(_SLICE_S, max(left, 0.0)), self._count)
+            reader.fetch(missing, wait_s, self._count)
         except EpochfenceError:
             if not reader.size:
                 raise
-            is_all = True  # the next call meets it again
-        if is_all or reader.size >= self._count:
+            return reader.take(self._count)  # the next call meets it again
+        if is_over or reader.size >= self._count or reader.is_held_up:
             return reader.take(self._count)
         return None
 
@@ -190,36 +192,46 @@ class GroupReader:
     @property
     def size(self) -> int:
         """How much there is to hand over at once."""
-        return self._pipeline.size
+        return len(self._pipeline.outbox)
+
+    @property
+    def is_client_waiting(self) -> bool:
+        """Whether the client has to be called again, whatever there is."""
+        return self._pipeline.is_client_waiting and not self.is_closed
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether what there is has to go out before anything else can happen."""
+        return bool(self._pipeline.outside) and self.size > 0
 
     def take(self, count: int) -> list[Message]:
         """Hand over at most `count` messages and events."""
+        self._check_open()
+        self._commit_in_time()
+        return self._pipeline.outbox.take(count)
+
+    def _check_open(self) -> None:
         if self.is_closed:
             raise RuntimeError("Consumer closed")
-        self._commit_in_time()
-        return self._pipeline.take(count)
 
     # One pass.
 
-    def fetch(self, missing: int, wait_s: float, count: int) -> bool:
-        """Fill the outbox; whether what is there had better be handed over now."""
-        if self.is_closed:
-            raise RuntimeError("Consumer closed")
+    def fetch(self, missing: int, wait_s: float, count: int) -> None:
+        """Fill the outbox.
+
+        Args:
+            missing: How many messages the application still wants.
+            wait_s: How long to wait for the client.
+            count: How many it wanted when it called.
+        """
+        self._check_open()
         refusal = self._refused or self._pipeline.refusal
         if refusal is not None:
+            self._pipeline.receive(0, 0, count)  # its callbacks go on
             raise refusal
         self.rejections.call_back()
         try:
-            if self._made_anew:
-                self._renew()
-            self._pipeline.release()
-            if self._pipeline.outside and len(self._pipeline.outbox):
-                return True  # what was read before goes out before
-            self._leave_outside()
-            self._commit_in_time()
-            self._loader.settle(self._partitions.values())
-            self._pipeline.events += self._loader.notices
-            self._loader.notices.clear()
+            self._bring_on(wait_s, count)
             is_busy = bool(self._loader.progress)
             self._pipeline.receive(missing, _BUSY_S if is_busy else wait_s, count)
             topics = self._topics()
@@ -231,35 +243,60 @@ class GroupReader:
         except TopicMadeAnew as news:
             self._made_anew |= news.topics
         self.rejections.call_back()
-        return False
 
-    def _drop(self, places: Collection[Place]) -> bool:
-        """Drop what is on the way of partitions; whether there was anything."""
+    def _bring_on(self, wait_s: float, count: int) -> None:
+        """See to what has to be done before new messages are received."""
+        try:
+            if self._made_anew:
+                self._renew()
+            self._pipeline.release()
+            if self._pipeline.outside and not self.size:
+                self._leave_outside()
+            self._commit_in_time()
+            self._loader.settle(self._partitions.values())
+        except EpochfenceError:
+            # The client is called all the same: a rebalance may be what helps.
+            self._pipeline.receive(0, wait_s, count)
+            raise
+        finally:
+            notices, self._loader.notices = self._loader.notices, []
+            self._pipeline.outbox.add(notices, {})
+
+    def _place_anew(self, partition: AssignedPartition, offset: int | None) -> None:
+        """Have a partition start at another place: nothing of it stays on its way."""
+        self._drop([partition.place])
+        self._client.hold([partition])
+        partition.move_to(offset)
+
+    def _drop(self, places: Collection[Place]) -> None:
+        """Drop what is on the way of partitions, and what is being done for them."""
+        for place in places:
+            self._pipeline.outside.pop(place, None)
         self._loader.forget(
             [p for place, p in self._partitions.items() if place in places]
         )
-        return self._pipeline.drop(places)
+        self._pipeline.drop(places)
 
     # Moved, by the client or by Kafka.
 
     def _leave_outside(self) -> None:
         """Go on where the client found the offset to be outside of the log."""
-        for place, event in self._pipeline.outside.items():
-            partition = self._partitions[place]
+        outside = list(self._pipeline.outside.items())
+        for place, event in outside:
+            partition = self._partitions.get(place)
+            if partition is None:
+                continue
             error = event.error()
             text = "" if error is None else error.str()
             asked = event.offset()
             if "truncat" in text:
-                found = _END_OFFSET.search(text)
-                end = -1 if found is None else int(found[1])
-                _log.warning("%s[%d] was truncated: %s", *place, text)
-                partition.truncate_to(max(end, 0))
-                partition.move_to(end if end >= 0 else OFFSET_BEGINNING)
+                self._go_back(partition, text)
             elif asked is not None and asked != partition.read_to:
-                # Of a fetch before it was placed; where it is now, nobody has asked.
-                partition.move_to(partition.read_to)
+                # Of a fetch before it was placed where it is: asked for once more.
+                self._place_anew(partition, partition.read_to)
             elif self._policies.reset == "error":
-                self._pipeline.events.append(event)
+                self._drop([place])
+                self._pipeline.outbox.add([event], {})
                 partition.phase = "stopped"
             else:
                 _log.warning(
@@ -269,26 +306,49 @@ class GroupReader:
                     self._policies.reset,
                 )
                 is_latest = self._policies.reset == "latest"
-                partition.move_to(OFFSET_END if is_latest else OFFSET_BEGINNING)
+                target = OFFSET_END if is_latest else OFFSET_BEGINNING
+                self._place_anew(partition, target)
         self._pipeline.outside.clear()
+
+    def _go_back(self, partition: AssignedPartition, text: str) -> None:
+        """Go on where a log was cut, or where the application has come to below."""
+        _log.warning("%s[%d] was truncated: %s", *partition.place, text)
+        found = _END_OFFSET.search(text)
+        end = -1 if found is None else int(found[1])
+        partition.truncate_to(max(end, 0))
+        handed = partition.next_offset
+        if end < 0:
+            self._place_anew(partition, OFFSET_BEGINNING)
+        else:
+            self._place_anew(partition, end if handed is None else min(end, handed))
 
     def _renew(self) -> None:
         """Begin with topics that were made anew, with a new client underneath."""
-        places = [p for p in self._partitions if p[0] in self._made_anew]
-        self._drop(places)
-        for place in places:
-            self._partitions[place].move_to(None)
-        self._commit_quietly(self._due())
+        made_anew = set(self._made_anew)
+        self._drop([p for p in self._partitions if p[0] in made_anew])
+        for (topic, _), partition in self._partitions.items():
+            if topic in made_anew:
+                partition.move_to(None)
+        if self._policies.is_auto_commit:
+            self._commit_quietly(self._due())
+        self._pipeline.drop(list(self._partitions))
+        try:
+            self._client.renew()  # leaves the group: all is revoked
+        finally:
+            self._made_anew -= made_anew
+            if self._client.is_subscribed:
+                self._give_up(list(self._partitions), is_lost=True)
+                self._join()
+            else:
+                self._attach_again()
+
+    def _attach_again(self) -> None:
+        """Go on with a new client where each partition has come to."""
         kept = list(self._partitions.values())
-        self._client.renew()  # leaves the group: all is revoked
-        self._made_anew.clear()
-        if self._callbacks is not None:
-            self._partitions.clear()
-            self._join()
-            return
         for partition in kept:
-            if partition.phase != "new":
-                partition.move_to(partition.next_offset)
+            at = partition.next_offset
+            self._drop([partition.place])
+            partition.move_to(partition.wanted if at is None else at)
         self._client.attach(kept, is_added=False)
 
     # Assignment.
@@ -297,6 +357,7 @@ class GroupReader:
         self, topics: list[str], on_assign: Told, on_revoke: Told, on_lost: Told
     ) -> None:
         """Join the group."""
+        self._check_open()
         self._callbacks = _Callbacks(topics, on_assign, on_revoke, on_lost)
         self._refused = self._pipeline.refusal = None
         self._join()
@@ -309,68 +370,89 @@ class GroupReader:
 
     def unsubscribe(self) -> None:
         """Leave the group; partitions are given up at the next call for messages."""
-        self.raw.unsubscribe()
-        self._refused = None
+        self._check_open()
+        self._client.unsubscribe()
+        self._refused = self._pipeline.refusal = None
 
     def assign(self, partitions: list[AssignedPartition], *, is_added: bool) -> None:
         """Read partitions."""
+        self._check_open()
+        self._client.attach(partitions, is_added=is_added)
         self._has_assigned = True
-        if not is_added:
-            self._give_up(list(self._partitions))
+        places = [partition.place for partition in partitions]
+        self._give_up(places if is_added else list(self._partitions))
         for partition in partitions:
             self._partitions[partition.place] = partition
-        self._client.attach(partitions, is_added=is_added)
 
     def unassign(self, partitions: Sequence[TopicPartition] | None) -> None:
         """Read these partitions no more, or none."""
+        self._check_open()
+        if partitions is None:
+            places = list(self._partitions)
+        else:
+            places = [(tp.topic, tp.partition) for tp in partitions]
+        self._commit_given_up(places)
         if partitions is None:
             self.raw.unassign()
-            self._give_up(list(self._partitions))
         else:
             self.raw.incremental_unassign(list(partitions))
-            self._give_up([(tp.topic, tp.partition) for tp in partitions])
+        self._give_up(places)
 
-    def _give_up(self, places: Collection[Place]) -> None:
+    def _give_up(self, places: Collection[Place], *, is_lost: bool = False) -> None:
         self._drop(places)
+        if not is_lost:
+            self._commit_given_up(places)
         for place in places:
             self._partitions.pop(place, None)
 
-    def _assigned(self, _: Consumer, tps: list[TopicPartition]) -> None:
-        self._has_assigned = False
-        if self._callbacks is not None and self._callbacks.on_assign is not None:
-            self._callbacks.on_assign(tps)
-        if self._has_assigned:
-            return
-        listed = [tp for tp in tps if tp.topic in self._settings]
-        for tp in tps:
-            if tp.topic not in self._settings:
-                self._refused = unlisted(tp.topic, self._settings)
-        partitions = [
-            AssignedPartition(tp.topic, tp.partition, self._settings[tp.topic], None)
-            for tp in listed
-        ]
-        self.assign(partitions, is_added=self._client.is_incremental)
-
-    def _revoked(self, _: Consumer, tps: list[TopicPartition]) -> None:
-        places = [(tp.topic, tp.partition) for tp in tps]
-        self._drop(places)
-        if self._callbacks is not None and self._callbacks.on_revoke is not None:
-            self._callbacks.on_revoke(tps)
+    def _commit_given_up(self, places: Collection[Place]) -> None:
+        """Commit what is done of partitions that go, where that is automatic."""
         if self._policies.is_auto_commit and not self._is_leaving_uncommitted:
             given_up = [self._partitions[p] for p in places if p in self._partitions]
             self._commit_quietly(
                 due(given_up, is_auto_store=self._policies.is_auto_store)
             )
-        self._give_up(places)
+
+    def _assigned(self, _: Consumer, tps: list[TopicPartition]) -> None:
+        self._has_assigned = False
+        try:
+            if self._callbacks is not None and self._callbacks.on_assign is not None:
+                self._callbacks.on_assign(tps)
+        finally:
+            # Whatever it raised: the client would assign them by itself.
+            if not self._has_assigned:
+                self._take_on(tps)
+
+    def _take_on(self, tps: list[TopicPartition]) -> None:
+        for tp in tps:
+            if tp.topic not in self._settings:
+                self._refused = unlisted(tp.topic, self._settings)
+        partitions = [
+            AssignedPartition(tp.topic, tp.partition, self._settings[tp.topic], None)
+            for tp in tps
+            if tp.topic in self._settings
+        ]
+        self.assign(partitions, is_added=self._client.is_incremental)
+
+    def _revoked(self, _: Consumer, tps: list[TopicPartition]) -> None:
+        places = [(tp.topic, tp.partition) for tp in tps]
+        self._pipeline.drop(places)
+        try:
+            if self._callbacks is not None and self._callbacks.on_revoke is not None:
+                self._callbacks.on_revoke(tps)
+        finally:
+            self._give_up(places)
 
     def _lost(self, _: Consumer, tps: list[TopicPartition]) -> None:
         places = [(tp.topic, tp.partition) for tp in tps]
-        self._drop(places)
-        if self._callbacks is not None:
-            told = self._callbacks.on_lost or self._callbacks.on_revoke
-            if told is not None:
-                told(tps)
-        self._give_up(places)
+        self._pipeline.drop(places)
+        try:
+            if self._callbacks is not None:
+                told = self._callbacks.on_lost or self._callbacks.on_revoke
+                if told is not None:
+                    told(tps)
+        finally:
+            self._give_up(places, is_lost=True)
 
     # Offsets.
 
@@ -449,19 +531,21 @@ class GroupReader:
 
     def seek(self, tp: TopicPartition) -> None:
         """Go on at another offset."""
-        partition = self._known(tp)
-        self._drop([partition.place])
-        self._client.hold([partition])
-        partition.move_to(tp.offset)
+        self._place_anew(self._known(tp), tp.offset)
 
     def pause(self, tps: Sequence[TopicPartition]) -> None:
         """Deliver nothing of partitions."""
         for partition in [self._known(tp) for tp in tps]:
             partition.is_paused = True
             self._client.hold([partition])
-            next_offset = partition.next_offset
-            if self._drop([partition.place]) and partition.phase == "ready":
-                partition.move_to(next_offset)  # what was read ahead is read again
+            if not self._pipeline.drop([partition.place]):
+                continue
+            at = partition.next_offset
+            if partition.phase == "ready" and at is not None:
+                # What was read ahead is read again.
+                partition.read_to = at
+                known = partition.leader_epoch_below(at)
+                self._client.place(partition, at, known, self._partitions.values())
 
     def resume(self, tps: Sequence[TopicPartition]) -> None:
         """Deliver from partitions again."""
@@ -486,10 +570,16 @@ class GroupReader:
         """Leave the group; commit what is done, where that is automatic."""
         if self.is_closed:
             return
-        if self._policies.is_auto_commit and is_clean:
-            self._commit_quietly(self._due())
-        self._is_leaving_uncommitted = True
-        self._loader.forget(list(self._partitions.values()))
-        self.raw.close()
-        self.is_closed = True
-        self.rejections.close()
+        self._is_leaving_uncommitted = not is_clean
+        try:
+            self.rejections.call_back()
+            if self._policies.is_auto_commit and is_clean:
+                self._commit_quietly(self._due())
+        finally:
+            self._loader.forget(list(self._partitions.values()))
+            try:
+                self.raw.close()
+            finally:
+                self.is_closed = True
+                self.rejections.close()
+        self._client.raise_from_callbacks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from confluent_kafka import Message
 
@@ -25,19 +26,13 @@ class LedgerView:
         self._ledger = ledger
         self.state: LedgerState = ledger.state
 
-    def update(self) -> bool:
-        """Whether the ledger was read anew since; then it is another object.
+    def update(self) -> None:
+        """Go by the ledger as it was read last: read anew, it is another object.
 
         While it cannot be read, what was known stays true.
         """
-        try:
-            state = self._ledger.state
-        except LedgerUnavailable:
-            return False
-        if state is self.state:
-            return False
-        self.state = state
-        return True
+        with suppress(LedgerUnavailable):
+            self.state = self._ledger.state
 
     def refresh(self, starts: Iterable[EpochStart]) -> None:
         """Read the ledger to its end, and compare it with starts known before.
@@ -75,6 +70,7 @@ class LedgerView:
                 `sifted` holds what was judged before.
         """
         before = sifted.judged
+        fence.ledger_replaced(self.state)
         if sift(fence, messages, sifted, ledger_complete=is_complete):
             return is_complete
         self.refresh(fence.starts)

@@ -30,7 +30,13 @@ from epochfence.consumers.rebuild import Rebuild
 from epochfence.epochs.connection import Config
 from epochfence.epochs.errors import TableMissing, TopicUnavailable
 from epochfence.epochs.fence import PartitionFence
-from epochfence.epochs.resuming import Resumption, count_below, has_all, resume
+from epochfence.epochs.resuming import (
+    Resumption,
+    count_below,
+    has_all,
+    names_life,
+    resume,
+)
 from epochfence.epochs.table import Table
 from epochfence.epochs.values import Position
 
@@ -51,12 +57,19 @@ class _Placed:
         low: The log's first offset.
         start: Where to begin, and what has to be known there.
         offset: The same as a number.
+        is_committed: Whether the group's commit says so.
     """
 
     def __init__(
-        self, partition: AssignedPartition, low: int, start: Resumption
+        self,
+        partition: AssignedPartition,
+        low: int,
+        start: Resumption,
+        *,
+        is_committed: bool,
     ) -> None:
         self.partition = partition
+        self.is_committed = is_committed
         self.low = low
         self.start = start
         self.offset = low if start.offset is None else start.offset
@@ -116,6 +129,9 @@ class Loader:
             LedgerRegressed, TableMissing: An operator decides.
             MisconfiguredError: It was not decided what to do with a record.
         """
+        for partition in partitions:
+            if partition.problem is not None:
+                raise partition.problem
         fresh = [p for p in partitions if p.phase == "new"]
         if fresh:
             self._looks.look(p.topic for p in partitions)
@@ -142,7 +158,7 @@ class Loader:
         """The rebuilds that go on: where each began, has come to, and will end."""
         return {
             partition.place: (rebuild.start, rebuild.position, rebuild.end)
-            for partition, (_, rebuild) in self._rebuilds.items()
+            for partition, (_, rebuild) in list(self._rebuilds.items())
         }
 
     # The position, as a number.
@@ -163,7 +179,8 @@ class Loader:
                 self.notices.append(_no_offset(partition))
                 partition.phase = "stopped"
             else:
-                placed.append(_Placed(partition, low, start))
+                is_committed = partition in committed
+                placed.append(_Placed(partition, low, start, is_committed=is_committed))
         return placed
 
     def _committed(
@@ -184,9 +201,12 @@ class Loader:
                 raise self._no_offsets(partition, tp.error.str())
             if tp.offset < 0:
                 continue
-            found[partition] = resume(
-                tp.offset, tp.leader_epoch, tp.metadata, partition.topic_id
-            )
+            life = partition.topic_id
+            if partition.topic in self._looks.renewed and not names_life(
+                tp.metadata, life
+            ):
+                continue  # of a life that was seen to end
+            found[partition] = resume(tp.offset, tp.leader_epoch, tp.metadata, life)
             partition.committed_offset = tp.offset
         return found
 
@@ -219,20 +239,24 @@ class Loader:
     ) -> Resumption | None:
         """Where to begin without a commit; None: the application has to say."""
         wanted = partition.wanted
-        if wanted is not None and wanted >= 0:
-            return Resumption(wanted, partition.leader_epoch_below(wanted))
         if wanted in (None, OFFSET_STORED, OFFSET_INVALID):
             if partition.topic in self._looks.renewed:
                 return Resumption(None)  # its life was seen to begin
             if self._reset == "error":
                 return None
             wanted = OFFSET_END if self._reset == "latest" else OFFSET_BEGINNING
-            partition.committed_offset = low if wanted == OFFSET_BEGINNING else high
         if wanted == OFFSET_BEGINNING:
-            return Resumption(low)
-        if wanted == OFFSET_END:
-            return Resumption(high)
-        return Resumption(max(low, high - (_TAIL_BASE - wanted)))
+            offset = low
+        elif wanted == OFFSET_END:
+            offset = high
+        elif wanted < 0:
+            offset = max(low, high - (_TAIL_BASE - wanted))
+        else:
+            offset = wanted
+        # Where nobody has come to by reading, there is nothing to commit.
+        partition.committed_offset = offset
+        known = partition.leader_epoch_below(offset) if offset <= high else None
+        return Resumption(offset, known)
 
     # What is known there.
 
@@ -299,7 +323,7 @@ class Loader:
             leader_epoch = rebuild.leader_epoch
         known_to = min(rebuild.position, placed.offset)
         self._begin(placed, rebuild.fence, leader_epoch, known_to, partitions)
-        if placed.start.metadata is None:
+        if placed.is_committed:
             partition.committed_offset = None  # the next commit says what is known
 
     def _check_rows(self, placed: _Placed, fence: PartitionFence) -> None:
@@ -307,8 +331,10 @@ class Loader:
         if metadata is None:
             return
         if not has_all(fence, start.leader_epoch, placed.offset, metadata):
-            placed.partition.phase = "new"
-            raise self._missing(placed, fence)
+            # All was read, and nothing more is to be found: an operator decides.
+            placed.partition.phase = "stopped"
+            placed.partition.problem = self._missing(placed, fence)
+            raise placed.partition.problem
 
     def _missing(self, placed: _Placed, fence: PartitionFence) -> TableMissing:
         start = placed.start

@@ -66,9 +66,14 @@ class TopicLooks:
             TopicUnavailable: One does not exist, or the cluster does not answer.
         """
         changed: set[str] = set()
+        failure: TopicUnavailable | None = None
         for topic in sorted(set(topics)):
             began_at = time.monotonic()
-            topic_id = self._ask(topic)
+            try:
+                topic_id = self._ask(topic)
+            except TopicUnavailable as error:
+                failure = failure or error
+                continue
             self._began_at[topic] = began_at
             if topic_id is None:
                 continue
@@ -84,8 +89,11 @@ class TopicLooks:
                 changed.add(topic)
             self._ids[topic] = topic_id
         if changed:
+            # First: the id is known now, and nobody would hear of it again.
             self.renewed |= changed
             raise TopicMadeAnew(frozenset(changed))
+        if failure is not None:
+            raise failure
 
     def _ask(self, topic: str) -> str | None:
         if self._keeper is None:

@@ -78,10 +78,10 @@ class Outbox:
             self._settle_all()
 
     def _note(self, message: Message) -> None:
-        partition, _ = self._ends[place_of(message)]
         offset = message.offset()
-        assert offset is not None
-        partition.next_offset = offset + 1
+        if message.error() is None and offset is not None:
+            partition, _ = self._ends[place_of(message)]
+            partition.next_offset = offset + 1
 
     def _settle_all(self) -> None:
         for partition, end in self._ends.values():

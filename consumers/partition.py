@@ -7,6 +7,7 @@ from typing import Literal
 
 from confluent_kafka import OFFSET_INVALID, TopicPartition
 
+from epochfence.epochs.errors import TableMissing
 from epochfence.epochs.fence import PartitionFence
 from epochfence.epochs.resuming import metadata_at
 from epochfence.epochs.settings import FenceSettings
@@ -40,6 +41,7 @@ class AssignedPartition:
         is_paused: Whether the application has paused it.
         has_gap: Whether records between `complete_to` and the position were not
             there when they were looked for.
+        problem: What an operator has to see to before it can deliver.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class AssignedPartition:
         self.committed_offset: int | None = None
         self.is_paused = False
         self.has_gap = False
+        self.problem: TableMissing | None = None
         # Where each stretch of judged records of one leader epoch began.
         self._runs: list[tuple[int, int | None]] = []
 
@@ -98,12 +101,15 @@ class AssignedPartition:
     def move_to(self, offset: int | None) -> None:
         """Start at another place, once that is fixed and what lies below is known."""
         self.phase = "new"
+        self.problem = None
         self.wanted = offset
         self.next_offset = None
         self.stored_offset = None
 
     def enter_life(self, topic_id: str | None) -> None:
         """Begin with another life of the topic: nothing of it is known."""
+        if self.topic_id is not None:
+            self.wanted = None  # an offset of the former life
         self.topic_id = topic_id
         self.fence = None
         self.complete_to = None
@@ -146,8 +152,9 @@ class AssignedPartition:
         Beyond what is known, the commit says only which life it is of, so that the
         next start looks at the records between.
         """
-        known_to = self.complete_to
-        if self.fence is None or known_to is None or offset > known_to:
+        if self.fence is None or self.complete_to is None:
+            return None, CommitMetadata(self.topic_id)
+        if offset > min(self.complete_to, self.read_to):
             return None, CommitMetadata(self.topic_id)
         leader_epoch = self.leader_epoch_below(offset)
         return leader_epoch, metadata_at(self.fence, leader_epoch, offset)

@@ -1,19 +1,21 @@
 """From the client to the outbox: messages received, judged, their rows written.
 
-What an error holds up stays where it is, and the next call goes on there.
+What an error holds up stays where it is, and the next call goes on there. Only messages
+of partitions that deliver are on their way; whoever moves a partition drops them first.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 
 from confluent_kafka import KafkaError, Message
 
 from epochfence.consumers.client import GroupClient
 from epochfence.consumers.ledger_view import LedgerView
-from epochfence.consumers.looks import TopicLooks
+from epochfence.consumers.looks import TopicLooks, TopicMadeAnew
 from epochfence.consumers.outbox import Outbox, Place, place_of
 from epochfence.consumers.partition import AssignedPartition
 from epochfence.consumers.rejections import Rejections
@@ -21,23 +23,51 @@ from epochfence.consumers.sieve import Sifted, stretches
 from epochfence.epochs.errors import EpochfenceError, MisconfiguredError
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.table import Table
+from epochfence.epochs.values import EpochStart
 
 #: So many messages are taken from the client's queue at once where the application
 #: asks for one at a time.
-_AHEAD = 500
+_AHEAD = 200
+
+#: So many may wait to be judged while an error holds them up.
+_MOST_WAITING = 10_000
+
+#: After this time without a call, the client may take the application for dead.
+_SERVE_EVERY_S = 1.0
+
+#: A plain consumer on a share group's id, classic or KIP-848, gets one of these.
+_OTHER_KIND = (KafkaError.INCONSISTENT_GROUP_PROTOCOL, KafkaError._FATAL)
+
+
+@dataclass(slots=True)
+class _Part:
+    """Messages of one partition with their verdicts, or an event of the client."""
+
+    partition: AssignedPartition | None
+    sifted: Sifted
+    end: int = 0
 
 
 @dataclass(slots=True)
 class _Judged:
     """A batch with its verdicts, whose rows may not be written yet."""
 
-    sifted: Sifted
-    ends: dict[AssignedPartition, int]
     received_at: float
+    parts: list[_Part] = field(default_factory=list[_Part])
 
+    @property
+    def starts(self) -> list[EpochStart]:
+        return [start for part in self.parts for start in part.sifted.starts]
 
-#: A plain consumer on a share group's id, classic or KIP-848, gets one of these.
-_OTHER_KIND = (KafkaError.INCONSISTENT_GROUP_PROTOCOL, KafkaError._FATAL)
+    @property
+    def passed(self) -> list[Message]:
+        if len(self.parts) == 1:
+            return self.parts[0].sifted.passed
+        return [message for part in self.parts for message in part.sifted.passed]
+
+    @property
+    def ends(self) -> dict[AssignedPartition, int]:
+        return {part.partition: part.end for part in self.parts if part.partition}
 
 
 class Pipeline:
@@ -78,8 +108,6 @@ class Pipeline:
         self._looks = looks
         self._rejections = rejections
         self._group_id = group_id
-        #: Why the group cannot be read in, None where it can.
-        self.refusal: MisconfiguredError | None = None
         self._is_dry_run = is_dry_run
         self._timeout_s = timeout_s
         # Not judged yet; judged, without rows yet; to be handed over.
@@ -87,49 +115,181 @@ class Pipeline:
         self._received_at = 0.0
         self._judged: _Judged | None = None
         self.outbox = Outbox()
-        #: What the client has to say besides, as messages with an error.
-        self.events: list[Message] = []
         #: Partitions whose offset the client has found outside of the log.
         self.outside: dict[Place, Message] = {}
+        #: Why the group cannot be read in, None where it can.
+        self.refusal: MisconfiguredError | None = None
 
     @property
-    def size(self) -> int:
-        """How much there is to hand over at once."""
-        return len(self.outbox) + len(self.events)
+    def is_client_waiting(self) -> bool:
+        """Whether the client has to be called again, whatever there is to hand over."""
+        return time.monotonic() - self._received_at > _SERVE_EVERY_S
 
-    def take(self, count: int) -> list[Message]:
-        """Hand over at most `count` messages and events."""
-        if not self.events:
-            return self.outbox.take(count)
-        events = self.events[:count]
-        del self.events[:count]
-        return events + self.outbox.take(count - len(events))
+    # Receiving.
 
     def receive(self, missing: int, wait_s: float, count: int) -> None:
-        """Take a batch from the client, unless one is still to be judged.
+        """Take a batch from the client; while one waits, hardly more than callbacks.
 
         Args:
             missing: How many messages the application still wants.
             wait_s: How long to wait for them.
             count: How many it wanted when it called.
+
+        Raises what the application's callbacks raised, with nothing lost.
         """
-        if self._inbox:
-            return
         raw = self._client.raw
-        if count > 1:
-            batch = raw.consume(missing, wait_s)
+        if self._inbox or missing <= 0:
+            if len(self._inbox) < _MOST_WAITING:
+                self._take_in(raw.consume(1, wait_s))
+        elif count > 1:
+            self._take_in(raw.consume(missing, wait_s))
         else:
             first = raw.poll(wait_s)
-            batch = [] if first is None else [first, *raw.consume(_AHEAD - 1, 0)]
+            if first is not None:
+                self._take_in([first])
+                self._take_in(raw.consume(_AHEAD - 1, 0))
         self._received_at = time.monotonic()
-        # An error has no other trace: it is asked for at each, in the client's speed.
-        if any(map(Message.error, batch)):
-            for event in [m for m in batch if m.error() is not None]:
-                self._take_event(event)
-            batch = [message for message in batch if message.error() is None]
-        self._inbox = batch
+        if not all(p.phase == "ready" for p in self._partitions.values()):
+            # What is not placed is read again once it is.
+            self._inbox = [m for m in self._inbox if self._is_expected(m)]
+        self._client.raise_from_callbacks()
 
-    def _take_event(self, event: Message) -> None:
+    def _take_in(self, batch: list[Message]) -> None:
+        if not self._inbox:
+            self._inbox = batch
+            return
+        # Callbacks ran meanwhile: what came before may be of others by now.
+        self._inbox = [m for m in self._inbox if self._is_expected(m)] + batch
+
+    def _is_expected(self, message: Message) -> bool:
+        partition = self._partitions.get(place_of(message))
+        is_placed = partition is not None and partition.phase == "ready"
+        return is_placed or message.error() is not None
+
+    # Judging.
+
+    def judge(self) -> None:
+        """Give verdicts to what was received, as far as that goes."""
+        if not self._inbox or self._judged is not None:
+            return
+        self._view.update()
+        judged = _Judged(self._received_at)
+        parts = list(self._parts())
+        is_complete = False
+        done = 0
+        try:
+            for partition, messages in parts:
+                if partition is None:
+                    self._take_events(messages, judged)
+                else:
+                    is_complete = self._judge_part(
+                        partition, messages, judged, is_complete=is_complete
+                    )
+                done += 1
+        except BaseException as error:
+            if not judged.parts:
+                raise
+            self._inbox, self._judged = self._rest(parts[done:]), judged
+            # What was judged goes on; the next call meets the error again.
+            if not isinstance(error, EpochfenceError):
+                raise
+        else:
+            self._inbox, self._judged = [], judged
+
+    def _parts(self) -> Iterator[tuple[AssignedPartition | None, list[Message]]]:
+        """The inbox, cut where the partition changes; None: events of the client."""
+        is_one_topic = len({topic for topic, _ in self._partitions}) == 1
+        pieces: list[list[Message]] = [self._inbox]
+        # An event has no other trace: it is asked for at each, in the client's speed.
+        if any(map(Message.error, self._inbox)):
+            is_one_topic = False
+            grouped = groupby(self._inbox, lambda m: m.error() is not None)
+            pieces = [list(group) for _, group in grouped]
+        for piece in pieces:
+            if piece[0].error() is not None:
+                yield None, piece
+                continue
+            for topic, number, messages in stretches(piece, is_one_topic=is_one_topic):
+                partition = self._partitions.get((topic, number))
+                if partition is not None:
+                    yield partition, messages
+
+    def _judge_part(
+        self,
+        partition: AssignedPartition,
+        messages: list[Message],
+        judged: _Judged,
+        *,
+        is_complete: bool,
+    ) -> bool:
+        """Judge messages of one partition; whether the ledger was read meanwhile."""
+        expected = self._expected(partition, messages)
+        if not expected or partition.fence is None:
+            return is_complete
+        sifted = Sifted(self._is_dry_run)
+        try:
+            return self._view.sift(
+                partition.fence, expected, sifted, is_complete=is_complete
+            )
+        finally:
+            if sifted.judged:
+                end = _note_judged(partition, expected[: sifted.judged])
+                judged.parts.append(_Part(partition, sifted, end))
+
+    def _rest(
+        self, parts: Sequence[tuple[AssignedPartition | None, list[Message]]]
+    ) -> list[Message]:
+        """What is still to be judged: read no more, and nothing that was moved."""
+        return [
+            message
+            for partition, messages in parts
+            for message in messages
+            if partition is None
+            or (
+                partition.phase == "ready"
+                and (message.offset() or 0) >= partition.read_to
+            )
+        ]
+
+    def _expected(
+        self, partition: AssignedPartition, messages: list[Message]
+    ) -> list[Message]:
+        """Those messages that come next in a partition which delivers."""
+        if partition.phase != "ready":
+            return []
+        offset = messages[0].offset()
+        assert offset is not None
+        if offset < partition.read_to:
+            messages = [m for m in messages if (m.offset() or 0) >= partition.read_to]
+            if not messages:
+                return []
+        if partition.has_gap:
+            # Records that were not there when what lies below was read.
+            self._client.hold([partition])
+            partition.move_to(offset)
+            return []
+        epochs = [
+            partition.leader_epoch,
+            *(messages[n].leader_epoch() for n in (0, -1)),
+        ]
+        known = [epoch for epoch in epochs if epoch is not None]
+        if known != sorted(known):
+            # It fell while offsets rose: of another life, perhaps.
+            self._looks.look([partition.topic])
+        return messages
+
+    # Events.
+
+    def _take_events(self, events: Sequence[Message], judged: _Judged) -> None:
+        sifted = Sifted()
+        for event in events:
+            if not self._is_ours(event):
+                sifted.passed.append(event)
+        if sifted.passed:
+            judged.parts.append(_Part(None, sifted))
+
+    def _is_ours(self, event: Message) -> bool:
+        """Whether an event is dealt with here; else the application is told."""
         error = event.error()
         assert error is not None
         place = place_of(event)
@@ -137,12 +297,12 @@ class Pipeline:
         if error.code() == KafkaError._AUTO_OFFSET_RESET and partition is not None:
             if partition.phase == "ready":
                 self.outside[place] = event
-            return
+            return True
         if error.code() in _OTHER_KIND and self._is_refused(error):
-            return
+            return True
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             self._looks.doubt(place[0])
-        self.events.append(event)
+        return False
 
     def _is_refused(self, error: KafkaError) -> bool:
         """Whether the group is of a kind that this consumer can be no member of."""
@@ -157,96 +317,38 @@ class Pipeline:
         )  # fmt: skip
         return True
 
-    def judge(self) -> None:
-        """Give verdicts to what was received, as far as that goes."""
-        if not self._inbox:
-            return
-        if self._view.update():
-            for assigned in self._partitions.values():
-                fence = assigned.fence
-                if fence is not None:
-                    fence.ledger_replaced(self._view.state)
-        sifted = Sifted(self._is_dry_run)
-        judged = _Judged(sifted, {}, self._received_at)
-        parts = list(
-            stretches(
-                self._inbox,
-                is_one_topic=len({topic for topic, _ in self._partitions}) == 1,
-            )
-        )
-        is_complete = False
-        rest: list[Message] = []
-        failure: EpochfenceError | None = None
-        for index, (topic, number, messages) in enumerate(parts):
-            partition = self._partitions.get((topic, number))
-            expected = [] if partition is None else self._expected(partition, messages)
-            if partition is None or partition.fence is None or not expected:
-                continue
-            before = sifted.judged
-            try:
-                is_complete = self._view.sift(
-                    partition.fence, expected, sifted, is_complete=is_complete
-                )
-            except EpochfenceError as error:
-                failure = error
-                rest = expected[sifted.judged - before :]
-                for _, _, later in parts[index + 1 :]:
-                    rest += later
-                expected = expected[: sifted.judged - before]
-            if expected:
-                judged.ends[partition] = _note_judged(partition, expected)
-            if failure is not None:
-                break
-        self._inbox = rest
-        if sifted.judged:
-            self._judged = judged
-        elif failure is not None:
-            raise failure
-
-    def _expected(
-        self, partition: AssignedPartition, messages: list[Message]
-    ) -> list[Message]:
-        """Those messages that come next in a partition which delivers."""
-        if partition.phase != "ready":
-            return []  # they are read again, once it is placed
-        offset = messages[0].offset()
-        assert offset is not None
-        if offset < partition.read_to:
-            messages = [m for m in messages if (m.offset() or 0) >= partition.read_to]
-            if not messages:
-                return []
-        if partition.has_gap:
-            # Records that were not there when what lies below was read.
-            self._client.hold([partition])
-            partition.move_to(offset)
-            return []
-        fallen = messages[0].leader_epoch()
-        known = partition.leader_epoch
-        if fallen is not None and known is not None and fallen < known:
-            self._looks.look([partition.topic])
-        return messages
+    # Releasing.
 
     def release(self) -> None:
         """Write the rows of what was judged; then it may be handed over."""
         judged = self._judged
         if judged is None:
             return
-        starts = judged.sifted.starts
+        starts = judged.starts
         if starts:
-            topics = {start.topic for start in starts}
-            if not self._looks.began_since(topics, judged.received_at):
-                self._looks.look(topics)
-            for topic in sorted(topics):
-                self._table.write(
-                    [start for start in starts if start.topic == topic],
-                    self._settings[topic].digest(),
-                    self._timeout_s,
-                )
+            self._write_rows(starts, judged.received_at)
         self._judged = None
         for partition, end in judged.ends.items():
             partition.complete_to = max(partition.complete_to or 0, end)
-        self.outbox.add(judged.sifted.passed, judged.ends)
-        self._rejections.take(judged.sifted, self._view.state)
+        self.outbox.add(judged.passed, judged.ends)
+        for part in judged.parts:
+            self._rejections.take(part.sifted, self._view.state)
+
+    def _write_rows(self, starts: list[EpochStart], received_at: float) -> None:
+        topics = {start.topic for start in starts}
+        if not self._looks.began_since(topics, received_at):
+            self._looks.look(topics)
+        other = {s.topic for s in starts if s.topic_id != self._looks.topic_id(s.topic)}
+        if other:
+            raise TopicMadeAnew(frozenset(other))
+        for topic in sorted(topics):
+            self._table.write(
+                [start for start in starts if start.topic == topic],
+                self._settings[topic].digest(),
+                self._timeout_s,
+            )
+
+    # Dropping.
 
     def drop(self, places: Collection[Place]) -> bool:
         """Drop what is on the way of these partitions; whether there was anything."""
@@ -257,16 +359,16 @@ class Pipeline:
         self._inbox = kept
         judged = self._judged
         if judged is not None:
-            sifted = judged.sifted
-            gone = [s for s in sifted.starts if (s.topic, s.partition) in places]
-            sifted.starts = [s for s in sifted.starts if s not in gone]
-            sifted.passed = [m for m in sifted.passed if place_of(m) not in places]
-            for partition in [p for p in judged.ends if p.place in places]:
-                del judged.ends[partition]
-                partition.forget_starts(gone)
+            gone = [
+                part
+                for part in judged.parts
+                if part.partition is not None and part.partition.place in places
+            ]
+            judged.parts = [part for part in judged.parts if part not in gone]
+            for part in gone:
+                assert part.partition is not None
+                part.partition.forget_starts(part.sifted.starts)
                 was_there = True
-        for place in places:
-            self.outside.pop(place, None)
         return was_there
 
 

@@ -58,15 +58,20 @@ def split_config(config: Config) -> tuple[dict[str, Any], Policies]:
             "config", config, "a mapping of settings is expected",
             "Give {'bootstrap.servers': 'host:port', 'group.id': 'my-group'}.",
         )  # fmt: skip
+    for name in config:
+        if not isinstance(name, str):
+            raise MisconfiguredError(
+                "config", name, "no setting's name", "Use names such as 'group.id'."
+            )
     client = dict(config)
     _check_group(client)
     topic_level = client.pop("default.topic.config", None) or {}
-    reset = client.pop("auto.offset.reset", topic_level.get("auto.offset.reset"))
-    interval_ms = client.pop("auto.commit.interval.ms", 5000)
-    if not isinstance(interval_ms, int) or interval_ms < 0:
+    if not isinstance(topic_level, Mapping):
         raise MisconfiguredError(
-            "auto.commit.interval.ms", interval_ms, "no time", "Use milliseconds."
+            "default.topic.config", topic_level, "no mapping", "Use settings' names."
         )
+    reset = client.pop("auto.offset.reset", topic_level.get("auto.offset.reset"))
+    interval_ms = _milliseconds(client, "auto.commit.interval.ms", 5000)
     on_commit = client.pop("on_commit", None)
     if on_commit is not None and not callable(on_commit):
         raise MisconfiguredError(
@@ -101,6 +106,14 @@ def _check_group(client: Mapping[str, Any]) -> None:
                 "fencing rests",
                 "Use an ordinary group: leave it out.",
             )  # fmt: skip
+
+
+def _milliseconds(client: dict[str, Any], name: str, default: int) -> int:
+    value = client.pop(name, default)
+    text = str(value).strip()
+    if isinstance(value, bool) or not text.isdecimal():
+        raise MisconfiguredError(name, value, "no time", "Use milliseconds.")
+    return int(text)
 
 
 def _flag(client: dict[str, Any], name: str, default: bool) -> bool:

@@ -136,8 +136,8 @@ class PartitionFence:
         self._end_run()
 
     def ledger_replaced(self, ledger: LedgerState) -> None:
-        """Judge by another ledger from here on."""
-        if self._ledger is not None:
+        """Judge by another ledger from here on; the same one changes nothing."""
+        if self._ledger is not None and self._ledger is not ledger:
             self._ledger = ledger
             self._verdicts.clear()
 

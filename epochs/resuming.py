@@ -52,6 +52,12 @@ def resume(
     return Resumption(offset, leader_epoch, found if has_counted else None)
 
 
+def names_life(metadata: str | None, topic_id: str | None) -> bool:
+    """Whether a commit's metadata says that it is of this life of the topic."""
+    found = decode_commit_metadata(metadata)
+    return found is not None and found.topic_id == topic_id
+
+
 def metadata_at(
     fence: PartitionFence, leader_epoch: int | None, offset: int
 ) -> CommitMetadata:
