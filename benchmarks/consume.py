@@ -49,7 +49,7 @@ def fill(servers: str, topic: str, ledger: Ledger, messages: int) -> None:
             "queue.buffering.max.messages": 2_000_000,
         }
     )
-    headers = [("epochfence", stamp)]
+    headers: list[tuple[str, str | bytes | None]] = [("epochfence", stamp)]
     for number in range(messages):
         producer.produce(topic, VALUE, headers=headers)
         if number % BATCH == 0:

@@ -7,7 +7,7 @@ import json
 import platform
 import secrets
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
@@ -22,7 +22,7 @@ SCOPE = "orders-writer"
 
 
 @contextmanager
-def measuring_topic(servers: str) -> Iterator[tuple[str, Ledger]]:
+def measuring_topic(servers: str) -> Generator[tuple[str, Ledger]]:
     """A topic of one partition and a ledger; nothing is left behind."""
     config: dict[str, Any] = {"bootstrap.servers": servers}
     suffix = secrets.token_hex(6)

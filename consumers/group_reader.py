@@ -473,14 +473,17 @@ class GroupReader:
         self, offsets: list[TopicPartition], *, is_asynchronous: bool = False
     ) -> None:
         """Commit without being asked to: the application need not be told at once."""
-        if not offsets:
-            return
-        try:
-            self._committer.commit(offsets, is_asynchronous=is_asynchronous)
-        except TopicMadeAnew as news:
-            self._made_anew |= news.topics
-        except (EpochfenceError, KafkaException) as error:
-            _log.warning("an automatic commit failed, and is tried again: %s", error)
+        # Topic by topic: one that is gone must not keep the others from theirs.
+        for topic in sorted({tp.topic for tp in offsets}):
+            of_topic = [tp for tp in offsets if tp.topic == topic]
+            try:
+                self._committer.commit(of_topic, is_asynchronous=is_asynchronous)
+            except TopicMadeAnew as news:
+                self._made_anew |= news.topics
+            except (EpochfenceError, KafkaException) as error:
+                _log.warning(
+                    "an automatic commit failed, and is tried again: %s", error
+                )
 
     def commit(
         self, offsets: list[TopicPartition] | None, *, is_asynchronous: bool

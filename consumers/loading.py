@@ -221,18 +221,13 @@ class Loader:
 
     def _bounds(self, partition: AssignedPartition) -> tuple[int, int]:
         try:
-            bounds = self._client.raw.get_watermark_offsets(
+            return self._client.raw.get_watermark_offsets(
                 partition.at(), timeout=self._timeout_s
             )
         except KafkaException as error:
             raise TopicUnavailable(
                 partition.topic, error.args[0].str(), partition.number
             ) from error
-        if bounds is None:
-            raise TopicUnavailable(
-                partition.topic, "no broker told its bounds in time", partition.number
-            )
-        return bounds
 
     def _start(
         self, partition: AssignedPartition, low: int, high: int

@@ -8,7 +8,7 @@ until something changes). Nothing else happens for each message in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -98,14 +98,14 @@ def stretches(
     partitions = list(map(Message.partition, messages))
     topic = messages[0].topic() or ""
     is_one = partitions.count(partitions[0]) == len(partitions)
+    topics: list[str | None] = []
     if not is_one_topic:
         topics = list(map(Message.topic, messages))
         is_one = is_one and topics.count(topic) == len(topics)
     if is_one:
         yield topic, partitions[0] or 0, messages
         return
-    names: Iterable[str | None] = [topic] * len(messages) if is_one_topic else topics
-    places = zip(names, partitions, messages, strict=True)
+    places = zip(topics or [topic] * len(messages), partitions, messages, strict=True)
     for place, group in groupby(places, key=itemgetter(0, 1)):
         yield place[0], place[1], [message for _, _, message in group]
 

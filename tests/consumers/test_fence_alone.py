@@ -113,9 +113,11 @@ def test_starts_of_an_earlier_life_go_on_counting() -> None:
 
 def test_one_record_with_everything_one_may_ask() -> None:
     told: list[tuple[int | None, Verdict]] = []
-    alone = fence(
-        on_rejected=lambda message, verdict: told.append((message.offset(), verdict))
-    )
+
+    def on_rejected(message: Message, verdict: Verdict) -> None:
+        told.append((message.offset(), verdict))
+
+    alone = fence(on_rejected=on_rejected)
     first = alone.judge(record(0, 3))
     assert (first.kind, first.reason, first.current_epoch) == ("admitted", "ok", 3)
     assert first.starts == (begun(3, 0),)
@@ -148,7 +150,7 @@ def test_what_makes_no_sense() -> None:
     not hasattr(confluent_kafka, "Messages"), reason="this client has no share groups"
 )
 def test_a_batch_of_a_share_group_is_refused() -> None:
-    kind: Any = confluent_kafka.Messages  # type: ignore[attr-defined]
+    kind: Any = confluent_kafka.Messages
     batch = kind.__new__(kind)
     with pytest.raises(MisconfiguredError, match="KIP-932"):
         fence().filter(batch)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Message
 
 import epochfence
 from support.brokers import KafkaBroker
@@ -23,7 +23,7 @@ Play = Callable[[str, dict[str, Any]], None]
 def block_with(text: str, language: str = "python") -> str:
     """The one code block that holds a text."""
     blocks = re.findall(rf"```{language}\n(.*?)```", _README, re.DOTALL)
-    (block,) = [block for block in blocks if text in block]
+    (block,) = [str(block) for block in blocks if text in block]
     return block
 
 
@@ -66,6 +66,10 @@ def test_the_takeover(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_fence_alone(kafka: KafkaBroker, topic: str, play: Play) -> None:
     applied: list[bytes | None] = []
     stored: list[epochfence.EpochStart] = []
+
+    def apply(message: Message) -> None:
+        applied.append(message.value())
+
     with unnamed_topics(kafka).open() as ledger:
         leader = ledger.claim("orders-writer", holder="pod")
         written = Stream(kafka, topic).write(stamp(leader), 3)
@@ -78,7 +82,7 @@ def test_the_fence_alone(kafka: KafkaBroker, topic: str, play: Play) -> None:
             "ledger": ledger,
             "client": client,
             "stored_starts": (),
-            "apply": lambda message: applied.append(message.value()),
+            "apply": apply,
             "store": stored.extend,
         }
         try:

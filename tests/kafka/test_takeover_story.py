@@ -14,7 +14,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ LATE_ORDERS = 3
 
 
 @contextmanager
-def process(script: str, told: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
+def process(script: str, told: dict[str, Any]) -> Generator[subprocess.Popen[str]]:
     """A process of the story; it does not outlive the block."""
     command = [sys.executable, str(_SUPPORT / script), json.dumps(told)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
@@ -144,7 +144,7 @@ def test_a_leader_that_slept(
 
         if config:
             force_compaction(kafka, topic, key=b"filler")
-        again = {
+        again: dict[str, Any] = {
             "bootstrap.servers": kafka.bootstrap_servers,
             "group.id": told["group"] + "-again",
             "auto.offset.reset": "earliest",

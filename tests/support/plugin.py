@@ -26,6 +26,13 @@ from support.unavailable import Unavailable
 BROKER_CHOICES: tuple[Choice, ...] = (named_by_environment, local_broker)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep what needs three nodes in one process: a second cluster is a waste."""
+    for item in items:
+        if "kafka_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("three nodes"))
+
+
 def _do_without(reason: str) -> NoReturn:
     """Skip what needs a broker, except where leaving it out would go unnoticed."""
     if os.environ.get("CI", "").lower() == "true":

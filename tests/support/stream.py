@@ -10,7 +10,7 @@ from confluent_kafka import Message, Producer
 from epochfence import FencedConsumer, Leadership
 from support.brokers import KafkaBroker
 
-Headers = list[tuple[str, bytes | None]]
+Headers = list[tuple[str, str | bytes | None]]
 MADE_UP = "77:0123456789abcdef:w"
 
 

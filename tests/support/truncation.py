@@ -74,7 +74,7 @@ def truncate(
         cluster,
         topic,
         partition,
-        lambda seen: seen.in_sync == {leader},
+        lambda seen: set(seen.in_sync) == {leader},
         f"node {leader} alone is in sync",
     )
     lost_offsets = _write(cluster, topic, partition, lost)

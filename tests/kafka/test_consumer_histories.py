@@ -1,0 +1,266 @@
+"""Short histories that a fenced consumer once got wrong."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka.cimpl import NewTopic
+
+from epochfence import FencedConsumer, Ledger
+from support.brokers import KafkaBroker
+from support.ledgers import unnamed_topics
+from support.stream import Stream, read_count, read_until, stamp, values_of
+from support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def ledger(kafka: KafkaBroker) -> Iterator[Ledger]:
+    with unnamed_topics(kafka).open() as ledger:
+        yield ledger
+
+
+class Bench:
+    """Topics, a leader of a scope of its own, and consumers on them."""
+
+    def __init__(self, kafka: KafkaBroker, ledger: Ledger) -> None:
+        self.kafka = kafka
+        self.ledger = ledger
+        self.scope = f"w-{secrets.token_hex(4)}"
+        self.group = f"g-{secrets.token_hex(4)}"
+        self.leader = ledger.claim(self.scope, holder="pod")
+        self.streams: dict[str, Stream] = {}
+
+    def topic(self, partitions: int = 1) -> str:
+        name = self.kafka.create_topic("orders", partitions)
+        self.streams[name] = Stream(self.kafka, name)
+        return name
+
+    def write(self, topic: str, count: int, partition: int = 0) -> list[bytes]:
+        stream = self.streams[topic]
+        return stream.write(stamp(self.leader), count, partition=partition)
+
+    def consumer(
+        self, config: dict[str, Any] | None = None, **options: Any
+    ) -> FencedConsumer:
+        merged = {
+            **self.kafka.config,
+            "group.id": self.group,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 50,
+            **(config or {}),
+        }
+        require = {topic: [self.scope] for topic in self.streams}
+        return FencedConsumer(merged, self.ledger, require=require, **options)
+
+    def committed(self, topic: str) -> int:
+        plain = Consumer({**self.kafka.config, "group.id": self.group})
+        (found,) = plain.committed([TopicPartition(topic, 0)], timeout=10)
+        plain.close()
+        return found.offset
+
+    def make_anew(self, topic: str) -> None:
+        """Delete a topic and create it again."""
+        self.kafka.delete_topic(topic)
+        admin: Any = self.kafka.admin
+
+        def created() -> bool:
+            try:
+                admin.create_topics([NewTopic(topic, 1)])[topic].result(10)
+            except Exception:
+                return False
+            return True
+
+        wait_until(created, 30, f"{topic} is there again")
+        self.streams[topic] = Stream(self.kafka, topic)
+
+
+@pytest.fixture
+def bench(kafka: KafkaBroker, ledger: Ledger) -> Bench:
+    return Bench(kafka, ledger)
+
+
+def test_a_callback_that_raises_takes_no_message_with_it(bench: Bench) -> None:
+    topic = bench.topic()
+    told: list[object] = []
+
+    def on_commit(*arguments: object) -> None:
+        told.append(arguments)
+        raise ValueError("from on_commit")
+
+    config = {"on_commit": on_commit, "auto.commit.interval.ms": 20}
+    values: list[bytes | None] = []
+    written = bench.write(topic, 300)
+    raised = 0
+    with bench.consumer(config) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while len(values) < len(written):
+            try:
+                message = consumer.poll(5)
+            except ValueError:
+                raised += 1
+                continue
+            assert message is not None
+            values.append(message.value())
+            if len(values) % 50 == 0:
+                written += bench.write(topic, 5)
+    assert values == written
+    assert raised == len(told)
+
+
+def test_an_on_assign_that_raises_stalls_nothing(bench: Bench) -> None:
+    topic = bench.topic()
+    written = bench.write(topic, 3)
+
+    def on_assign(*_: object) -> None:
+        raise ValueError("from on_assign")
+
+    with bench.consumer() as consumer:
+        consumer.subscribe([topic], on_assign=on_assign)
+        with pytest.raises(ValueError, match="from on_assign"):
+            consumer.poll(30)
+        assert values_of(read_count(consumer, 3)) == written
+
+
+def test_a_pause_while_a_partition_is_read_for_its_epochs(bench: Bench) -> None:
+    topic = bench.topic()
+    written = bench.write(topic, 2000)
+    with bench.consumer() as consumer:
+        consumer.assign([TopicPartition(topic, 0, 1900)])
+        consumer.consume(1, 0)
+        consumer.pause([TopicPartition(topic, 0)])
+        assert consumer.consume(10, 0.5) == []
+        consumer.resume([TopicPartition(topic, 0)])
+        assert values_of(read_count(consumer, 100)) == written[1900:]
+
+
+def test_a_pause_forgets_nothing(bench: Bench) -> None:
+    topic = bench.topic()
+    written = bench.write(topic, 10)
+    place = TopicPartition(topic, 0)
+    with bench.consumer() as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        values = values_of(message for message in consumer.consume(3, 30))
+        consumer.pause([place])
+        assert consumer.position([place])[0].offset == 3
+        consumer.commit(asynchronous=False)
+        assert bench.committed(topic) == 3
+        consumer.resume([place])
+        values += values_of(read_count(consumer, 7))
+    assert values == written
+    assert bench.committed(topic) == 10
+
+
+def test_an_end_comes_behind_the_records_before_it(bench: Bench) -> None:
+    topic = bench.topic()
+    bench.write(topic, 5)
+
+    def is_end(message: Message) -> bool:
+        error = message.error()
+        return error is not None and error.code() == KafkaError._PARTITION_EOF
+
+    with bench.consumer({"enable.partition.eof": True}) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        messages = read_until(consumer, lambda some: any(map(is_end, some)))
+        assert [is_end(message) for message in messages] == [False] * 5 + [True]
+
+
+def test_nothing_is_committed_where_nobody_has_been(bench: Bench) -> None:
+    topic = bench.topic()
+    bench.write(topic, 10)
+    with bench.consumer() as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        read_count(consumer, 7)
+    before = bench.committed(topic)
+    with bench.consumer() as consumer:
+        consumer.assign([TopicPartition(topic, 0, 2)])
+        consumer.pause([TopicPartition(topic, 0)])
+        assert consumer.consume(1, 1.0) == []
+    assert bench.committed(topic) == before
+
+
+def test_giving_partitions_up_commits_what_is_done(bench: Bench) -> None:
+    topic = bench.topic()
+    bench.write(topic, 10)
+    with bench.consumer() as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        read_count(consumer, 10)
+        consumer.unassign()
+        assert bench.committed(topic) == 10
+
+
+@pytest.mark.parametrize("is_automatic", [True, False])
+def test_another_topic_made_anew_repeats_nothing(
+    bench: Bench, is_automatic: bool
+) -> None:
+    steady, renewed = bench.topic(), bench.topic()
+    written = bench.write(steady, 50)
+    bench.write(renewed, 3)
+    with bench.consumer({"enable.auto.commit": is_automatic}) as consumer:
+        consumer.assign([TopicPartition(steady, 0, 0), TopicPartition(renewed, 0, 0)])
+        values: list[tuple[str | None, bytes | None]] = []
+        while len(values) < 20:
+            message = consumer.poll(30)
+            assert message is not None
+            values.append((message.topic(), message.value()))
+        bench.make_anew(renewed)
+        again = bench.write(renewed, 4)
+
+        def rest() -> bool:
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                values.append((message.topic(), message.value()))
+            new = [value for topic, value in values if topic == renewed]
+            old = [value for topic, value in values if topic == steady]
+            return len(old) >= 50 and new[-4:] == again and len(new) >= 4
+
+        wait_until(rest, 60, "both were read to their end", interval_s=0)
+        assert [value for topic, value in values if topic == steady] == written
+        if not is_automatic:
+            assert bench.committed(steady) < 0
+
+
+def test_a_ledger_that_was_read_anew_is_the_ledger_of_all_partitions(
+    bench: Bench,
+) -> None:
+    topic = bench.topic(partitions=2)
+    places = [TopicPartition(topic, number, 0) for number in (0, 1)]
+    for number in (0, 1):
+        bench.write(topic, 3, number)
+    with bench.consumer() as consumer:
+        consumer.assign(places)
+        read_count(consumer, 6)
+        log: Any = bench.ledger._log  # pyright: ignore[reportPrivateUsage]
+        log._log.restart()
+        bench.ledger.refresh()
+        consumer.seek(TopicPartition(topic, 0, 3))
+        consumer.consume(1, 0.5)
+        bench.leader = bench.ledger.claim(bench.scope, holder="successor")
+        written = bench.write(topic, 3, 0) + bench.write(topic, 3, 1)
+        assert sorted(values_of(read_count(consumer, 6)), key=repr) == sorted(written)
+        assert consumer.counts == {"ok": 12}
+
+
+def test_a_slow_application_still_answers_its_group(bench: Bench) -> None:
+    topic = bench.topic()
+    bench.write(topic, 150)
+    config = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 200}
+    revoked: list[int] = []
+    with bench.consumer(config) as slow, bench.consumer(config) as other:
+
+        def on_revoke(_: FencedConsumer, partitions: list[TopicPartition]) -> None:
+            revoked.extend(tp.partition for tp in partitions)
+
+        slow.subscribe([topic], on_revoke=on_revoke)
+        assert slow.poll(30) is not None  # others were read ahead
+        other.subscribe([topic])
+
+        def is_told() -> bool:
+            other.poll(0.1)
+            assert slow.poll(0) is not None or revoked
+            return bool(revoked)
+
+        wait_until(is_told, 30, "it heard of the rebalance", interval_s=0.25)
