@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import (
@@ -29,6 +30,9 @@ from epochfence.consumers.partition import AssignedPartition
 from epochfence.epochs.connection import Config, LastError, group_consumer
 
 _log = logging.getLogger(__name__)
+
+#: How long a call may take that only makes the start faster.
+_WAKE_S = 1.0
 
 #: Callbacks of a client's settings that the client calls among its messages.
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "on_commit")
@@ -165,6 +169,11 @@ class GroupClient:
             self._attach_anew(partition, others)
             self._seek(partition, offset, leader_epoch)
         self._let_go(partition)
+        if leader_epoch is None:
+            # Without a leader epoch to compare, nothing wakes the client up, and the
+            # first message would come a second later.
+            with suppress(KafkaException):
+                self.raw.get_watermark_offsets(partition.at(), timeout=_WAKE_S)
 
     def _seek(
         self, partition: AssignedPartition, offset: int, leader_epoch: int | None

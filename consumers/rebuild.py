@@ -49,6 +49,8 @@ class Rebuild:
         self.leader_epoch: int | None = None
         self._view = view
         self._reader = PartitionReader(config, fence.topic, fence.partition)
+        # With the bounds asked for, the client starts nearly a second sooner.
+        self._reader.bounds(stall_timeout_s)
         self._batches: Iterator[list[Message]] = self._reader.read(
             start, end, stall_timeout_s=stall_timeout_s
         )
@@ -83,7 +85,8 @@ class Rebuild:
                 if batch is None:
                     return True
                 self._rest = batch
-            self._judge()
+            if self._rest:
+                self._judge()
             self._tell()
         return False
 

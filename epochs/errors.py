@@ -135,7 +135,7 @@ class TableUnavailable(EpochfenceError):
 
 @dataclass(eq=False)
 class TopicUnavailable(EpochfenceError):
-    """A topic cannot be reached or read now. Try again."""
+    """A topic cannot be reached, read or written now. Try again."""
 
     topic: str
     reason: str
@@ -146,7 +146,7 @@ class TopicUnavailable(EpochfenceError):
         part = "" if self.partition is None else f" partition {self.partition}"
         where = "" if self.offset is None else f" at offset {self.offset}"
         what = f"topic {self.topic!r}{part}"
-        return f"{what} cannot be read{where}: {self.reason}. Try again."
+        return f"{what} is not available{where}: {self.reason}. Try again."
 
 
 @dataclass(eq=False)

@@ -80,9 +80,10 @@ class PartitionReader:
     ) -> Iterator[list[Message]]:
         """Yield the records from `start` up to, and without, `end`, in batches.
 
-        Offsets have gaps, so fewer records may come than the offsets suggest. With
-        `read_committed`, the reading also stops at the first record of an open
-        transaction; `position` then stays below `end`.
+        An empty batch comes where nothing has come for a moment: its caller may have
+        other things to do. Offsets have gaps, so fewer records may come than the
+        offsets suggest. With `read_committed`, the reading also stops at the first
+        record of an open transaction; `position` then stays below `end`.
 
         Args:
             start: The first offset to read.
@@ -101,7 +102,7 @@ class PartitionReader:
         while self.position < end:
             batch = next_batch(self._consumer, _POLL_S)
             records, is_at_end = self._sorted_out(batch, end)
-            if records:
+            if records or not batch:
                 yield records
             if is_at_end and self._is_committed_only:
                 return
