@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -154,7 +154,8 @@ class FencedConsumer:
             MisconfiguredError: A topic is not listed.
             KafkaException: The client refuses.
         """
-        if isinstance(topics, str) or not all(isinstance(t, str) for t in topics):
+        is_list = isinstance(topics, Iterable) and not isinstance(topics, str)
+        if not is_list or not all(isinstance(topic, str) for topic in topics):
             raise MisconfiguredError(
                 "topics", topics, "a list of names is expected", "Use ['orders']."
             )
@@ -210,9 +211,8 @@ class FencedConsumer:
             return self._reader.raw.assignment()
 
     def _new(self, partitions: list[TopicPartition]) -> list[AssignedPartition]:
-        if isinstance(partitions, str) or not all(
-            isinstance(tp, TopicPartition) for tp in partitions
-        ):
+        is_list = isinstance(partitions, Iterable) and not isinstance(partitions, str)
+        if not is_list or not all(isinstance(tp, TopicPartition) for tp in partitions):
             raise MisconfiguredError(
                 "partitions", partitions, "a list of TopicPartition is expected",
                 "Use [TopicPartition('orders', 0)].",

@@ -61,9 +61,10 @@ class FenceSettings(BaseModel):
         max_jump: int | None = None,
     ) -> None:
         if isinstance(require, str) or not isinstance(require, Iterable):
+            example = require if isinstance(require, str) else "orders-writer"
             raise MisconfiguredError(
                 "require", require, "a list of scopes is expected",
-                f"Use [{require!r}].",
+                f"Use [{example!r}], or [] where any stamp satisfies.",
             )  # fmt: skip
         reader: StampReader = OwnStamps() if stamps is None else stamps
         if authority is None:

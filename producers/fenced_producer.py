@@ -93,6 +93,10 @@ class FencedProducer:
         timeout_s: float = 10.0,
     ) -> None:
         self.leaderships = checked_leaderships(leaderships)
+        if not isinstance(ledger, Ledger):
+            raise MisconfiguredError(
+                "ledger", ledger, "it is no Ledger", "Give Ledger(config)."
+            )
         self._timeout_s = check_timeout(timeout_s)
         self._ledger = ledger
         self._judging = Judging(settings, self.leaderships)

@@ -785,6 +785,7 @@ def test_a_signal_is_handled_while_it_waits(setting: Setting) -> None:
         ({"bootstrap.servers": "a b"}, {}, "no address"),
         ({}, {"require": ["orders"]}, "require"),
         ({}, {"require": {"orders": "w"}}, "a list of scopes"),
+        ({}, {"require": {"orders": None}}, "any stamp satisfies"),
         ({}, {"require": {"orders": ["a b"]}}, "no scope name"),
         ({}, {"require": {"": []}}, "no topic"),
         ({}, {"mode": "off"}, "dry-run"),
@@ -820,8 +821,14 @@ def test_topics_of_which_nobody_said_what_they_carry(
         for call in calls:
             with pytest.raises(MisconfiguredError, match="listed: others"):
                 call()
-        with pytest.raises(MisconfiguredError, match="a list of names"):
-            consumer.subscribe(setting.topic)  # type: ignore[arg-type]
+        for wrong in (setting.topic, None, [3]):
+            topics: Any = wrong
+            with pytest.raises(MisconfiguredError, match="a list of names"):
+                consumer.subscribe(topics)
+        for wrong in ("x", None, [3]):
+            partitions: Any = wrong
+            with pytest.raises(MisconfiguredError, match="a list of TopicPartition"):
+                consumer.assign(partitions)
         consumer.subscribe([f"^{setting.topic}"])
         for _ in range(2):
             with pytest.raises(MisconfiguredError, match="listed: others"):

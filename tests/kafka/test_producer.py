@@ -354,6 +354,9 @@ def test_several_leaderships(kafka: KafkaBroker, ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("wrong", [[], None, "s", [None]])
 def test_no_leaderships(kafka: KafkaBroker, ledger: Ledger, wrong: Any) -> None:
+    no_ledger: Any = kafka.config
+    with pytest.raises(MisconfiguredError, match="it is no Ledger"):
+        FencedProducer(kafka.config, no_ledger, ledger.claim("s", holder="me"))
     with pytest.raises(MisconfiguredError, match="leadership"):
         FencedProducer(kafka.config, ledger, wrong)
 
