@@ -10,11 +10,13 @@ Measured with librdkafka 2.16, and the reason for the order of calls here:
   to be attached anew. In a group whose protocol is eager, that takes an `assign` of
   everything, each partition at its own position.
 - A pause does not always survive that.
+- An assignment takes effect later than the call returns, the later the busier the
+  machine: until then a seek fails with that same error, and is tried again.
 """
 
 from __future__ import annotations
 
-import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
@@ -29,10 +31,16 @@ from confluent_kafka import (
 from epochfence.consumers.partition import AssignedPartition
 from epochfence.epochs.connection import Config, LastError, group_consumer
 
-_log = logging.getLogger(__name__)
-
 #: How long a call may take that only makes the start faster.
 _WAKE_S = 1.0
+
+#: An assignment has taken effect after this time at the latest; a partition that
+#: cannot be sought then has stopped again, and is attached once more.
+_ATTACHED_S = 2.0
+#: So many times.
+_ATTACH_ATTEMPTS = 3
+#: The time between two attempts to seek.
+_SEEK_AGAIN_S = 0.005
 
 #: Callbacks of a client's settings that the client calls among its messages.
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "on_commit")
@@ -61,6 +69,7 @@ class GroupClient:
                 self._config[name] = self.guarded(config[name])
         self._last_error = LastError(self._config)
         self._is_group_incremental = is_incremental
+        self._is_torn = False
         self.is_subscribed = False
         self.raw: Consumer = group_consumer(self._config, self._last_error)
 
@@ -161,13 +170,22 @@ class GroupClient:
         Raises:
             KafkaException: The client refuses.
         """
-        try:
-            self._seek(partition, offset, leader_epoch)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError._STATE:
-                raise
-            self._attach_anew(partition, others)
-            self._seek(partition, offset, leader_epoch)
+        if self._is_torn or not self._has_sought(partition, offset, leader_epoch):
+            self._is_torn = True  # until every partition is where it belongs
+            for _ in range(_ATTACH_ATTEMPTS):
+                if self._has_attached_anew(partition, others) and self._has_sought(
+                    partition, offset, leader_epoch, _ATTACHED_S
+                ):
+                    break
+            else:
+                raise KafkaException(
+                    KafkaError(
+                        KafkaError._STATE,
+                        f"the client does not go to offset {offset}, after "
+                        f"{_ATTACH_ATTEMPTS} assignments of the partition",
+                    )
+                )
+            self._is_torn = False
         self._let_go(partition)
         if leader_epoch is None:
             # Without a leader epoch to compare, nothing wakes the client up, and the
@@ -175,36 +193,55 @@ class GroupClient:
             with suppress(KafkaException):
                 self.raw.get_watermark_offsets(partition.at(), timeout=_WAKE_S)
 
-    def _seek(
-        self, partition: AssignedPartition, offset: int, leader_epoch: int | None
-    ) -> None:
+    def _has_sought(
+        self,
+        partition: AssignedPartition,
+        offset: int,
+        leader_epoch: int | None,
+        within_s: float = 0.0,
+    ) -> bool:
+        """Whether the client has gone there; if not, it has to be attached anew."""
         known = -1 if leader_epoch is None else leader_epoch
-        self.raw.seek(
-            TopicPartition(
-                partition.topic, partition.number, offset, leader_epoch=known
-            )
+        target = TopicPartition(
+            partition.topic, partition.number, offset, leader_epoch=known
         )
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                self.raw.seek(target)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._STATE:
+                    raise
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(_SEEK_AGAIN_S)
+            else:
+                return True
 
     def _let_go(self, partition: AssignedPartition) -> None:
         if not partition.is_paused:
             self.raw.resume([partition.at()])
 
-    def _attach_anew(
+    def _has_attached_anew(
         self,
         partition: AssignedPartition,
         others: Collection[AssignedPartition],
-    ) -> None:
+    ) -> bool:
+        """Attach a partition once more; whether all others are where they were."""
         if self.is_incremental:
             self.raw.incremental_unassign([partition.at()])
             self.attach([partition], is_added=True)
-            return
+            return True
         self.attach(others, is_added=False)
         for other in others:
-            if other is not partition and other.phase == "ready":
-                self._seek(
-                    other, other.read_to, other.leader_epoch_below(other.read_to)
-                )
-                self._let_go(other)
+            if other is partition or other.phase != "ready":
+                continue
+            at = other.read_to
+            known = other.leader_epoch_below(at)
+            if not self._has_sought(other, at, known, _ATTACHED_S):
+                return False
+            self._let_go(other)
+        return True
 
     # The rest.
 

@@ -91,7 +91,8 @@ def test_a_node_fails_during_claims(
         state = ledger.refresh(timeout_s=60)
     won = [one for claimant in claimants for one in claimant.leaderships]
     # No two leaderships of one epoch, and none without a grant.
-    assert len({one.epoch for one in won}) == len(won) > 20
+    assert len({one.epoch for one in won}) == len(won)
+    assert min(one.epoch for one in won) <= during < max(one.epoch for one in won)
     for one in won:
         assert state.is_grant("s", one.epoch, one.grant_id)
     # Every grant is somebody's: a leadership's, or one whose claimant does not lead.
