@@ -8,6 +8,7 @@ from itertools import groupby
 import confluent_kafka
 from confluent_kafka import Message
 
+from epochfence.consumers.arguments import check_function, check_message
 from epochfence.consumers.ledger_view import LedgerView
 from epochfence.consumers.outbox import Place, place_of
 from epochfence.consumers.rejections import OnRejected, Rejections
@@ -68,6 +69,11 @@ class Fence:
         starts: Iterable[EpochStart] = (),
         on_rejected: OnRejected | None = None,
     ) -> None:
+        check_function("on_rejected", on_rejected)
+        if ledger is not None and not isinstance(ledger, Ledger):
+            raise MisconfiguredError(
+                "ledger", ledger, "it is no Ledger", "Give Ledger(config)."
+            )
         self._settings = settings_by_topic(
             require,
             unstamped=unstamped,
@@ -93,7 +99,14 @@ class Fence:
 
     def add_starts(self, starts: Iterable[EpochStart]) -> None:
         """Take in epoch starts that others found, or that were kept."""
-        for start in starts:
+        is_list = isinstance(starts, Iterable) and not isinstance(starts, str | bytes)
+        given: list[EpochStart] = list(starts) if is_list else []
+        if not is_list or not all(isinstance(start, EpochStart) for start in given):
+            raise MisconfiguredError(
+                "starts", starts, "a list of EpochStart is expected",
+                "Give what take_new_starts gave; at the first start, leave it out.",
+            )  # fmt: skip
+        for start in given:
             place = (start.topic, start.partition)
             fence = self._fences.get(place)
             if fence is None:
@@ -147,6 +160,8 @@ class Fence:
                 "Read with an ordinary consumer.",
             )  # fmt: skip
         batch = list(messages)
+        for message in batch[:1]:
+            check_message("messages", message)
         if not any(map(Message.error, batch)):
             return self._filter(batch)
         passed: list[Message] = []
@@ -180,6 +195,7 @@ class Fence:
         Raises:
             LedgerUnavailable, LedgerRegressed, MisconfiguredError: As `filter`.
         """
+        check_message("record", record)
         self._update()
         fence = self._fence(place_of(record))
         offset = record.offset()

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NoReturn
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    OFFSET_INVALID,
-    OFFSET_STORED,
     KafkaError,
     KafkaException,
     Message,
     TopicPartition,
 )
 
+from epochfence.consumers.arguments import (
+    FOREVER,
+    check_function,
+    checked_count,
+    checked_flag,
+    checked_names,
+    checked_partitions,
+    checked_timeout,
+    places_to_commit,
+)
 from epochfence.consumers.group_reader import GroupReader
 from epochfence.consumers.partition import AssignedPartition
 from epochfence.consumers.rejections import OnRejected
@@ -35,12 +41,6 @@ from epochfence.epochs.stamps import StampReader
 from epochfence.epochs.values import check_timeout
 
 OnPartitions = Callable[["FencedConsumer", list[TopicPartition]], None]
-
-#: Offsets counted from the log's end are spelt from here on downwards.
-_TAIL_BASE = -2000
-
-#: As long as confluent's own calls wait where nobody says.
-_FOREVER = -1.0
 
 
 class FencedConsumer:
@@ -106,16 +106,15 @@ class FencedConsumer:
             raise MisconfiguredError(
                 "ledger", ledger, "it is no Ledger", "Give Ledger(config)."
             )
-        if on_rejected is not None and not callable(on_rejected):
-            raise MisconfiguredError(
-                "on_rejected", on_rejected, "it cannot be called", "Give a function."
-            )
+        check_function("on_rejected", on_rejected)
+        is_dry_run = check_mode(mode) == "dry-run"
         self._settings = settings_by_topic(
             require,
             unstamped=unstamped,
             authority=authority,
             stamps=stamps,
             max_jump=max_jump,
+            is_dry_run=is_dry_run,
         )
         self._policies = policies
         self._turns = Turns()
@@ -124,8 +123,8 @@ class FencedConsumer:
             ledger,
             self._settings,
             policies,
-            is_dry_run=check_mode(mode) == "dry-run",
-            may_rebuild=bool(rebuild),
+            is_dry_run=is_dry_run,
+            may_rebuild=checked_flag("rebuild", rebuild),
             on_rejected=on_rejected,
             timeout_s=check_timeout(timeout_s),
         )
@@ -154,21 +153,14 @@ class FencedConsumer:
             MisconfiguredError: A topic is not listed.
             KafkaException: The client refuses.
         """
-        is_list = isinstance(topics, Iterable) and not isinstance(topics, str)
-        if not is_list or not all(isinstance(topic, str) for topic in topics):
-            raise MisconfiguredError(
-                "topics", topics, "a list of names is expected", "Use ['orders']."
-            )
-        for topic in topics:
+        names = checked_names(topics)
+        for topic in names:
             if not topic.startswith("^"):
                 self._check_listed(topic)
         for name, function in (
             ("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost),
         ):  # fmt: skip
-            if function is not None and not callable(function):
-                raise MisconfiguredError(
-                    name, function, "it cannot be called", "Give a function."
-                )
+            check_function(name, function)
 
         def told(
             function: OnPartitions | None,
@@ -177,7 +169,7 @@ class FencedConsumer:
 
         with self._turns:
             self._reader.subscribe(
-                list(topics), told(on_assign), told(on_revoke), told(on_lost)
+                names, told(on_assign), told(on_revoke), told(on_lost)
             )
 
     def unsubscribe(self) -> None:
@@ -202,8 +194,9 @@ class FencedConsumer:
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Read these partitions no more."""
+        places = checked_partitions(partitions)
         with self._turns:
-            self._reader.unassign(partitions)
+            self._reader.unassign(places)
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are assigned."""
@@ -211,14 +204,6 @@ class FencedConsumer:
             return self._reader.raw.assignment()
 
     def _new(self, partitions: list[TopicPartition]) -> list[AssignedPartition]:
-        is_list = isinstance(partitions, Iterable) and not isinstance(partitions, str)
-        if not is_list or not all(isinstance(tp, TopicPartition) for tp in partitions):
-            raise MisconfiguredError(
-                "partitions", partitions, "a list of TopicPartition is expected",
-                "Use [TopicPartition('orders', 0)].",
-            )  # fmt: skip
-        for tp in partitions:
-            _check_offset(tp)
         return [
             AssignedPartition(
                 tp.topic,
@@ -226,7 +211,7 @@ class FencedConsumer:
                 self._check_listed(tp.topic),
                 tp.offset,
             )
-            for tp in partitions
+            for tp in checked_partitions(partitions)
         ]
 
     def _check_listed(self, topic: str) -> Any:
@@ -247,11 +232,11 @@ class FencedConsumer:
             RuntimeError: The consumer is closed.
             EpochfenceError: The fence cannot decide; call again where it says so.
         """
-        messages = self._gather(1, _FOREVER if timeout is None else timeout)
+        messages = self._gather(1, checked_timeout(timeout))
         return messages[0] if messages else None
 
     def consume(
-        self, num_messages: int = 1, timeout: float | None = _FOREVER
+        self, num_messages: int = 1, timeout: float | None = FOREVER
     ) -> list[Message]:
         """Admitted messages and events, once there are so many or the time is over.
 
@@ -264,9 +249,7 @@ class FencedConsumer:
             RuntimeError: The consumer is closed.
             EpochfenceError: The fence cannot decide; call again where it says so.
         """
-        if not 0 <= num_messages <= 1_000_000:
-            raise ValueError("num_messages must be between 0 and 1000000 (1M)")
-        return self._gather(num_messages, _FOREVER if timeout is None else timeout)
+        return self._gather(checked_count(num_messages), checked_timeout(timeout))
 
     def _gather(self, count: int, timeout_s: float) -> list[Message]:
         gathering = self._reader.gathering(count, timeout_s)
@@ -332,11 +315,10 @@ class FencedConsumer:
         """
         if message is not None and offsets is not None:
             raise ValueError("give a message or offsets, not both")
+        places = places_to_commit(message, offsets)
         with self._turns:
             self._check_open()
-            return self._reader.commit(
-                _places(message, offsets), is_asynchronous=asynchronous
-            )
+            return self._reader.commit(places, is_asynchronous=asynchronous)
 
     def store_offsets(
         self,
@@ -349,7 +331,7 @@ class FencedConsumer:
             MisconfiguredError: The config leaves that to the consumer.
             KafkaException: A partition is not assigned.
         """
-        places = _places(message, offsets)
+        places = places_to_commit(message, offsets)
         if places is None:
             raise ValueError("give a message or offsets")
         with self._turns:
@@ -357,18 +339,20 @@ class FencedConsumer:
             self._reader.store(places)
 
     def committed(
-        self, partitions: list[TopicPartition], timeout: float = _FOREVER
+        self, partitions: list[TopicPartition], timeout: float = FOREVER
     ) -> list[TopicPartition]:
         """The group's committed offsets."""
+        places = checked_partitions(partitions)
         with self._turns:
             self._check_open()
-            return self._reader.raw.committed(partitions, timeout=timeout)
+            return self._reader.raw.committed(places, timeout=checked_timeout(timeout))
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Where the next message of each partition is looked for."""
+        places = checked_partitions(partitions)
         with self._turns:
             self._check_open()
-            return self._reader.position(partitions)
+            return self._reader.position(places)
 
     def seek(self, partition: TopicPartition) -> None:
         """Go on at another offset of an assigned partition.
@@ -379,22 +363,24 @@ class FencedConsumer:
         Raises:
             KafkaException: The partition is not assigned.
         """
-        _check_offset(partition)
+        [place] = checked_partitions([partition], "partition")
         with self._turns:
             self._check_open()
-            self._reader.seek(partition)
+            self._reader.seek(place)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         """Deliver nothing of partitions until they are resumed."""
+        places = checked_partitions(partitions)
         with self._turns:
             self._check_open()
-            self._reader.pause(partitions)
+            self._reader.pause(places)
 
     def resume(self, partitions: list[TopicPartition]) -> None:
         """Deliver from partitions again."""
+        places = checked_partitions(partitions)
         with self._turns:
             self._check_open()
-            self._reader.resume(partitions)
+            self._reader.resume(places)
 
     # What the fence did.
 
@@ -475,30 +461,3 @@ class FencedConsumer:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a FencedConsumer cannot be pickled: open one in each process")
-
-
-def _check_offset(tp: TopicPartition) -> None:
-    """Refuse a logical offset that there is not."""
-    known = (OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, OFFSET_INVALID)
-    if tp.offset < 0 and tp.offset not in known and tp.offset > _TAIL_BASE:
-        raise MisconfiguredError(
-            "offset", tp.offset, f"no offset of {tp.topic}[{tp.partition}]",
-            "Use a number from 0 on, or one of confluent_kafka's OFFSET_ constants.",
-        )  # fmt: skip
-
-
-def _places(
-    message: Message | None, offsets: list[TopicPartition] | None
-) -> list[TopicPartition] | None:
-    """What to commit, None for all there is."""
-    if message is not None:
-        if message.error() is not None:
-            raise KafkaException(message.error())
-        offset = message.offset()
-        if offset is None:
-            raise ValueError("the message has no offset")
-        leader_epoch = message.leader_epoch()
-        known = -1 if leader_epoch is None else leader_epoch
-        place = message.topic() or "", message.partition() or 0
-        return [TopicPartition(*place, offset + 1, leader_epoch=known)]
-    return offsets

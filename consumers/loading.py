@@ -22,6 +22,7 @@ from confluent_kafka import (
     Message,
 )
 
+from epochfence.consumers.arguments import TAIL_BASE
 from epochfence.consumers.client import GroupClient
 from epochfence.consumers.ledger_view import LedgerView
 from epochfence.consumers.looks import TopicLooks
@@ -41,9 +42,6 @@ from epochfence.epochs.table import Table
 from epochfence.epochs.values import Position
 
 _log = logging.getLogger(__name__)
-
-#: Offsets counted from the log's end are spelt from here on downwards.
-_TAIL_BASE = -2000
 
 #: How long one call reads for a rebuild before the other partitions get their turn.
 _REBUILD_SLICE_S = 0.1
@@ -245,7 +243,7 @@ class Loader:
         elif wanted == OFFSET_END:
             offset = high
         elif wanted < 0:
-            offset = max(low, high - (_TAIL_BASE - wanted))
+            offset = max(low, high - (TAIL_BASE - wanted))
         else:
             offset = wanted
         # Where nobody has come to by reading, there is nothing to commit.
@@ -369,12 +367,15 @@ class Loader:
             if digest != mine and (partition.topic, digest) not in self._warned_digests:
                 self._warned_digests.add((partition.topic, digest))
                 _log.warning(
-                    "rows of topic %s were written under other settings (digest %s, "
-                    "here %s): all who share a table must agree on required scopes, "
-                    "unstamped, authority, stamps and max_jump",
+                    "rows of topic %s were written under other settings (digest %s) "
+                    "than those of this consumer (%s). All who share the table must "
+                    "agree for each topic on require, unstamped, authority, stamps and "
+                    "max_jump, or they find other epochs: give the other consumers, "
+                    "and each FencedProducer as settings=, FenceSettings equal to %r",
                     partition.topic,
                     digest,
                     mine,
+                    partition.settings,
                 )
 
     def _warn_of_lost_head(self, placed: _Placed, fence: PartitionFence) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -17,6 +18,8 @@ Mode = Literal["enforce", "dry-run"]
 OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]
 #: What a topic's records must carry: its scopes, or all the settings of its fence.
 Require = Mapping[str, Iterable[str] | FenceSettings]
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
 
 _RESET = {
     "smallest": "earliest", "earliest": "earliest", "beginning": "earliest",
@@ -150,8 +153,12 @@ def settings_by_topic(
     authority: str | None,
     stamps: StampReader | None,
     max_jump: int | None,
+    is_dry_run: bool = False,
 ) -> dict[str, FenceSettings]:
     """The fence's settings for each topic.
+
+    A dry run rejects nothing, so that nobody has to decide on unstamped records
+    before: it counts them as those that would be rejected.
 
     Raises:
         MisconfiguredError: A setting is misspelt or contradicts another.
@@ -161,12 +168,19 @@ def settings_by_topic(
             "require", require, "it does not say which topics require what",
             "Give {topic: [scope, ...]}; [] means that any stamp satisfies.",
         )  # fmt: skip
+    if not require:
+        raise MisconfiguredError(
+            "require", {}, "it lists no topic",
+            "Give {topic: [scope, ...]}; [] means that any stamp satisfies.",
+        )  # fmt: skip
     by_topic: dict[str, FenceSettings] = {}
     for topic, wanted in require.items():
-        if not isinstance(topic, str) or not topic:
+        if not isinstance(topic, str) or not _TOPIC.match(topic):
             raise MisconfiguredError(
-                "require", topic, "no topic", "Use topic names as keys."
-            )
+                "require", topic, "no topic can have this name",
+                "Use topics' names as keys, each in full: patterns are only for "
+                "subscribe.",
+            )  # fmt: skip
         if isinstance(wanted, FenceSettings):
             by_topic[topic] = wanted
         else:
@@ -177,6 +191,8 @@ def settings_by_topic(
                 stamps=stamps,
                 max_jump=max_jump,
             )
+        if is_dry_run:
+            by_topic[topic] = by_topic[topic].decided()
     return by_topic
 
 

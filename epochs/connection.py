@@ -163,7 +163,7 @@ def _merged(
         raise MisconfiguredError(
             "bootstrap.servers", None if servers is None else servers[1],
             "no broker is named",
-            "Give {'bootstrap.servers': 'host:port'} (-b on the command line).",
+            "Give {'bootstrap.servers': 'host:port'}.",
         )  # fmt: skip
     for address in servers[1].split(","):
         if not _ADDRESS.match(address.strip()):

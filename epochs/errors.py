@@ -118,6 +118,19 @@ class LedgerUnavailable(EpochfenceError):
 
 
 @dataclass(eq=False)
+class LedgerClosed(LedgerUnavailable):
+    """The ledger was closed by this process, before what goes by it."""
+
+    reason: str = "it was closed"
+
+    def __str__(self) -> str:
+        return (
+            f"the ledger (topic {self.topic!r}) was closed. Nothing was decided. Open "
+            f"another Ledger, and close what goes by a ledger before the ledger itself."
+        )
+
+
+@dataclass(eq=False)
 class TableUnavailable(EpochfenceError):
     """The max-epoch table cannot be read or written now. Try again."""
 
@@ -146,7 +159,10 @@ class TopicUnavailable(EpochfenceError):
         part = "" if self.partition is None else f" partition {self.partition}"
         where = "" if self.offset is None else f" at offset {self.offset}"
         what = f"topic {self.topic!r}{part}"
-        return f"{what} is not available{where}: {self.reason}. Try again."
+        return (
+            f"{what} is not available{where}: {self.reason}. Try again; where it stays "
+            f"so, see that it exists on this cluster, and that this client may use it."
+        )
 
 
 @dataclass(eq=False)

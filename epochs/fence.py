@@ -293,10 +293,20 @@ class PartitionFence:
         if any(began):
             return False
         wanted = " and ".join(missing) or "any scope"
+        where = f"{self.topic}[{self.partition}] offset {offset}"
+        undecided = "no epoch has begun there, and it was not decided what to do then"
+        if carried:
+            found = ", ".join(sorted(carried))
+            raise MisconfiguredError(
+                "require", list(self._required),
+                f"{where} is stamped by {found}, not by {wanted}; {undecided}",
+                "Is a scope misspelt? Name the scopes that the topic's leaders claim. "
+                "Only if such records are meant to be there, set unstamped: quarantine "
+                "(reject them), admit-until-first-stamp or admit.",
+            )  # fmt: skip
         raise MisconfiguredError(
             "unstamped", None,
-            f"{self.topic}[{self.partition}] offset {offset} has no stamp of {wanted}, "
-            f"no epoch has begun there, and it was not decided what to do then",
+            f"{where} has no stamp of {wanted}, {undecided}",
             "Use quarantine (reject it), admit-until-first-stamp (let in what was "
             "written before fencing began) or admit (let it in always).",
         )  # fmt: skip

@@ -48,6 +48,7 @@ class GrantFollower:
         self._loading: LedgerState | None = None
         self._floor: dict[str, int] = {}
         self._watchers: dict[int, Callable[[Claim], None]] = {}
+        self._on_close: dict[int, Callable[[], None]] = {}
         self._watches = 0
         self._lock = threading.Lock()
 
@@ -92,18 +93,32 @@ class GrantFollower:
 
     # On any thread.
 
-    def watch(self, on_grant: Callable[[Claim], None]) -> Callable[[], None]:
+    def watch(
+        self,
+        on_grant: Callable[[Claim], None],
+        on_close: Callable[[], None] | None = None,
+    ) -> Callable[[], None]:
         """Have every grant from now on told; call the result to end that."""
         with self._lock:
             self._watches += 1
             number = self._watches
             self._watchers[number] = on_grant
+            if on_close is not None:
+                self._on_close[number] = on_close
 
         def end() -> None:
             with self._lock:
                 self._watchers.pop(number, None)
+                self._on_close.pop(number, None)
 
         return end
+
+    def close(self) -> None:
+        """Tell who watches that no more will be told."""
+        with self._lock:
+            told, self._on_close = list(self._on_close.values()), {}
+        for on_close in told:
+            on_close()
 
     def raise_floor(self, in_use: Iterable[tuple[str, int]]) -> None:
         """Note epochs that were in use: the ledger must not be below them."""

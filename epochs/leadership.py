@@ -18,10 +18,12 @@ class Leadership:
 
     Attributes:
         claim: The claim that won.
+        origin: Names the ledger that granted it: its topic and its cluster's id.
     """
 
     claim: Claim
     _verify: Callable[[Leadership, float], None] = field(repr=False, compare=False)
+    origin: str = field(repr=False, compare=False)
 
     @property
     def scope(self) -> str:

@@ -25,10 +25,10 @@ from epochfence.epochs.errors import (
     ClaimUnknown,
     Deposed,
     EpochfenceError,
+    LedgerClosed,
     LedgerRegressed,
     LedgerUnavailable,
     MisconfiguredError,
-    TableUnavailable,
     TopicUnavailable,
 )
 from epochfence.epochs.grant_follower import GrantFollower
@@ -105,6 +105,8 @@ class Ledger:
         self._timeout_s = check_timeout(timeout_s)
         self.is_embedded = embedded
         self._keeper: TopicKeeper | None = None
+        # The embedded broker has no id that tells it from another.
+        self._cluster = str(config.get("bootstrap.servers"))
         self._table: Table | None = None
         self._table_lock = threading.Lock()
         self._is_closed = False
@@ -142,6 +144,7 @@ class Ledger:
     def _prepare(self, create: bool) -> None:
         keeper = self._keeper = TopicKeeper(self._config, self._timeout_s)
         is_new = keeper.ensure(self.coordination_topic, create=create)
+        self._cluster = keeper.cluster_id(self.coordination_topic)
         is_new_table = keeper.ensure(self.table_topic, create=create)
         if is_new and not is_new_table:
             # Was it there before, and lost? The table knows.
@@ -168,8 +171,18 @@ class Ledger:
         Raises:
             LedgerUnavailable: The reading of the log has stopped.
         """
+        self.check_open()
         self._log.check_reading()
         return self._follower.state
+
+    def check_open(self) -> None:
+        """Return if the ledger was not closed.
+
+        Raises:
+            LedgerClosed: It was.
+        """
+        if self._is_closed:
+            raise LedgerClosed(self.coordination_topic)
 
     def refresh(self, timeout_s: float | None = None) -> LedgerState:
         """Read the log to its end, by a sync: nothing granted before is missing.
@@ -183,6 +196,7 @@ class Ledger:
             LedgerRegressed: Grants have been lost.
             MisconfiguredError: It was made anew with settings that break the promise.
         """
+        self.check_open()
         self._log.read_to_end(self._deadline(timeout_s))
         self._follower.check_floor()
         return self.state
@@ -195,7 +209,10 @@ class Ledger:
             LedgerUnavailable: The ledger could not be read to its end in time.
             TableUnavailable, MisconfiguredError: As `refresh`.
             LedgerRegressed: The ledger has lost this grant.
+            MisconfiguredError: Another ledger granted it.
         """
+        self.check_origin(leadership)
+        self.check_open()
         self._log.read_to_end(self._deadline(timeout_s))
         self._follower.check_floor(leadership.scope)
         state = self.state
@@ -209,13 +226,40 @@ class Ledger:
                 leadership.scope, state.epoch_of(leadership.scope), leadership.epoch
             )
 
-    def watch(self, on_grant: OnGrant) -> Callable[[], None]:
+    def check_origin(self, leadership: Leadership) -> None:
+        """Return if a leadership was granted by this ledger, whoever had it opened.
+
+        Raises:
+            MisconfiguredError: It is none, or of another cluster or topic.
+        """
+        if not isinstance(leadership, Leadership):
+            raise MisconfiguredError(
+                "leadership", leadership, "it is none",
+                "Give what Ledger.claim returned.",
+            )  # fmt: skip
+        if leadership.origin != self.origin:
+            granted_by, mine = leadership.origin, self.origin
+            raise MisconfiguredError(
+                "leadership", f"epoch {leadership.epoch} of {leadership.scope!r}",
+                f"it was granted by {granted_by}, and this ledger is {mine}",
+                "Give the ledger that granted it, or claim here.",
+            )  # fmt: skip
+
+    @property
+    def origin(self) -> str:
+        """Names the ledger: its topic, and its cluster's id."""
+        return f"topic {self.coordination_topic!r} of cluster {self._cluster!r}"
+
+    def watch(
+        self, on_grant: OnGrant, on_close: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
         """Have every grant from now on told, on the thread that follows the log.
 
         Args:
             on_grant: Called with each grant. It must return soon, and must not call
                 a method of this ledger that waits. What it raises is logged (logger
                 `epochfence.epochs.grant_follower`).
+            on_close: Called when the ledger is closed, and tells no more.
 
         Returns:
             Call it to end the watch.
@@ -229,7 +273,7 @@ class Ledger:
                 "on_grant", on_grant, "it cannot be called", "Give a function."
             )
         _ = self.state  # raises if nobody reads
-        return self._follower.watch(on_grant)
+        return self._follower.watch(on_grant, on_close)
 
     def claims(self) -> Iterator[tuple[Claim, bool]]:
         """Every claim in log order, and whether it won, as far as the log was read.
@@ -290,6 +334,7 @@ class Ledger:
             MisconfiguredError: An argument, or a setting of the topic, is wrong.
         """
         deadline = self._deadline(timeout_s)
+        self.check_open()
         check_scope(scope)
         texts = checked_texts(holder, attributes)
         self._log.read_to_end(deadline)
@@ -344,7 +389,7 @@ class Ledger:
     def _outcome(self, claim: Claim) -> Leadership:
         latest = self._follower.state.latest(claim.scope)
         if latest is not None and latest.grant_id == claim.grant_id:
-            return Leadership(claim, self.verify)
+            return Leadership(claim, self.verify, self.origin)
         if latest is None or latest.epoch < claim.epoch:
             raise ClaimUnknown(
                 claim.scope,
@@ -367,11 +412,11 @@ class Ledger:
 
         Raises:
             TableUnavailable: The cluster does not answer.
+            LedgerClosed: The ledger was closed.
         """
         with self._table_lock:
             if self._table is None:
-                if self._is_closed:
-                    raise TableUnavailable(self.table_topic, "the ledger was closed")
+                self.check_open()
                 self._table = Table(
                     self._config, self.table_topic, self._keeper, self._timeout_s
                 )
@@ -402,6 +447,7 @@ class Ledger:
         with self._table_lock:
             self._is_closed = True
             table = self._table
+        self._follower.close()
         if table is not None:
             table.close()
         self._log.close()

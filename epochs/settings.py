@@ -60,16 +60,21 @@ class FenceSettings(BaseModel):
         stamps: StampReader | None = None,
         max_jump: int | None = None,
     ) -> None:
-        if isinstance(require, str) or not isinstance(require, Iterable):
+        if isinstance(require, str | bytes) or not isinstance(require, Iterable):
             example = require if isinstance(require, str) else "orders-writer"
             raise MisconfiguredError(
                 "require", require, "a list of scopes is expected",
                 f"Use [{example!r}], or [] where any stamp satisfies.",
             )  # fmt: skip
         reader: StampReader = OwnStamps() if stamps is None else stamps
+        if not isinstance(reader, StampReader):
+            raise MisconfiguredError(
+                "stamps", stamps, "it reads no stamps",
+                "Give ForeignHeader('generation', 'decimal') or ForeignField(...), or "
+                "leave it out: the framework's own stamps.",
+            )  # fmt: skip
         if authority is None:
-            is_foreign = isinstance(reader, StampReader) and reader.is_foreign
-            authority = "max-seen" if is_foreign else "ledger"
+            authority = "max-seen" if reader.is_foreign else "ledger"
         try:
             super().__init__(
                 require=tuple(dict.fromkeys(require)),
@@ -111,11 +116,31 @@ class FenceSettings(BaseModel):
                 "Leave it out, or use authority max-seen.",
             )  # fmt: skip
 
+    def __repr__(self) -> str:
+        facts = [repr(list(self.require))]
+        if self.unstamped is not None:
+            facts.append(f"unstamped={self.unstamped!r}")
+        if self.authority != ("max-seen" if self.stamps.is_foreign else "ledger"):
+            facts.append(f"authority={self.authority!r}")
+        if self.stamps.name != OwnStamps.name:
+            facts.append(f"stamps={self.stamps!r}")
+        if self.max_jump is not None:
+            facts.append(f"max_jump={self.max_jump}")
+        return f"FenceSettings({', '.join(facts)})"
+
+    __str__ = __repr__
+
     def required_scopes(self, partition: int) -> tuple[str, ...]:
         """The scopes whose stamps a record of this partition must carry."""
         number = str(partition)
         named = [scope.replace(PARTITION_FIELD, number) for scope in self.require]
         return tuple(dict.fromkeys(named))
+
+    def decided(self) -> FenceSettings:
+        """The same; where it was not decided about unstamped records: `quarantine`."""
+        if self.unstamped is not None:
+            return self
+        return self.model_copy(update={"unstamped": "quarantine"})
 
     def digest(self) -> str:
         """16 hex digits: equal for settings under which the same epochs begin."""
@@ -124,7 +149,8 @@ class FenceSettings(BaseModel):
             "max_jump": self.max_jump,
             "require": sorted(self.require),
             "stamps": self.stamps.name,
-            "unstamped": self.unstamped,
+            # Whoever has not decided stops where others reject: neither begins there.
+            "unstamped": self.unstamped or "quarantine",
         }
         text = json.dumps(facts, separators=(",", ":"), sort_keys=True)
         return hashlib.sha256(text.encode("ascii")).hexdigest()[:16]

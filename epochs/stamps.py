@@ -159,6 +159,11 @@ class ForeignHeader:
 
     def __init__(self, header: str, encoding: str) -> None:
         decoders = {"int64be": _decode_int64be, "decimal": _decode_decimal}
+        if not isinstance(header, str) or not isinstance(encoding, str):
+            raise MisconfiguredError(
+                "stamp", f"{header!r}, {encoding!r}", "two texts are expected",
+                "Use ForeignHeader('generation', 'decimal').",
+            )  # fmt: skip
         if encoding not in decoders:
             raise MisconfiguredError(
                 "stamp", f"{header}:{encoding}", f"{encoding!r} is no encoding",
@@ -174,6 +179,10 @@ class ForeignHeader:
         self.scope = FOREIGN_PREFIX + header
         self.name = f"{header}:{encoding}"
         self._decode = decoders[encoding]
+        self._encoding = encoding
+
+    def __repr__(self) -> str:
+        return f"ForeignHeader({self.header!r}, {self._encoding!r})"
 
     def key(self, headers: Headers | None, value: bytes | None) -> Hashable:
         """One header's bytes, else a tuple of the values of all with that name."""
@@ -207,7 +216,11 @@ class ForeignField:
         field: Names the field; the epochs belong to the scope `~<field>`.
         extract: Gives the epoch in a value (which may be None: a tombstone), None
             where it holds none. What it cannot read, as a `ValueError`, `TypeError` or
-            `LookupError` tells, is malformed.
+            `LookupError` tells, is malformed; so is what it gives of another type than
+            `int`.
+
+    Raises:
+        MisconfiguredError: The name is empty or ours, or nothing can be called.
     """
 
     is_foreign = True
@@ -215,9 +228,23 @@ class ForeignField:
     def __init__(
         self, field: str, extract: Callable[[bytes | None], int | None]
     ) -> None:
+        if not isinstance(field, str) or not field or field.startswith(RESERVED_PREFIX):
+            raise MisconfiguredError(
+                "stamp", field, "it names no field of another system's",
+                "Use ForeignField('generation', function).",
+            )  # fmt: skip
+        if not callable(extract):
+            raise MisconfiguredError(
+                "stamp", extract, "it cannot be called",
+                "Give a function that takes a value and gives the epoch in it.",
+            )  # fmt: skip
         self.scope = FOREIGN_PREFIX + field
         self.name = f"{field}:payload"
         self._extract = extract
+        self._field = field
+
+    def __repr__(self) -> str:
+        return f"ForeignField({self._field!r}, ...)"
 
     def key(self, headers: Headers | None, value: bytes | None) -> Hashable:
         """The epoch itself; -1 (no epoch is negative) where it is damaged."""

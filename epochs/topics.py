@@ -187,12 +187,23 @@ class TopicKeeper:
             with suppress(KafkaException):
                 self._admin.list_topics(timeout=wait_s)
 
+    def cluster_id(self, topic: str) -> str:
+        """The id of the cluster.
+
+        Raises:
+            TopicUnavailable: It does not answer; `topic` is what it was asked for.
+        """
+        return str(self._cluster(topic).cluster_id)
+
     def _brokers(self, topic: str) -> int:
+        return len(self._cluster(topic).nodes)
+
+    def _cluster(self, topic: str) -> DescribeClusterResult:
         def describe(wait_s: float) -> Future[DescribeClusterResult]:
             return self._admin.describe_cluster(request_timeout=wait_s)
 
         try:
-            return len(self._answer(topic, describe, self._timeout_s).nodes)
+            return self._answer(topic, describe, self._timeout_s)
         except KafkaException as error:
             raise self._unavailable(topic, error) from error
 

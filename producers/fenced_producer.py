@@ -97,6 +97,8 @@ class FencedProducer:
             raise MisconfiguredError(
                 "ledger", ledger, "it is no Ledger", "Give Ledger(config)."
             )
+        for held in self.leaderships:
+            ledger.check_origin(held)
         self._timeout_s = check_timeout(timeout_s)
         self._ledger = ledger
         self._judging = Judging(settings, self.leaderships)
@@ -150,7 +152,8 @@ class FencedProducer:
             self._territory,
             self._end_leadership,
         )
-        self._unwatch = ledger.watch(self._on_grant)
+        # A closed ledger shows no successor: nothing is written after it.
+        self._unwatch = ledger.watch(self._on_grant, self._territory.close)
         deposed = deposed_by(self.leaderships, ledger.state)
         if deposed is not None:
             self._end_leadership(deposed)
@@ -174,6 +177,8 @@ class FencedProducer:
             )  # fmt: skip
         settings = dict(config)
         told: Report | None = settings.pop("on_delivery", None)
+        if told is not None and not callable(told):
+            self._refuse_callback(told)
         self._producer = writing_producer(settings, LastError(config))
         self._connection = connection_settings(config)
         return told
@@ -196,6 +201,7 @@ class FencedProducer:
             raise RuntimeError("the producer was closed")
         if self._deposed is not None:
             raise self._fresh(self._deposed)
+        self._ledger.check_open()
 
     @staticmethod
     def _fresh(deposed: Deposed) -> Deposed:
@@ -217,6 +223,13 @@ class FencedProducer:
             "partition", partition,
             f"of topic {topic}, only partitions {sorted(parts)} were taken over",  # type: ignore[arg-type]
             "Name one of them, or take over the others or the whole topic.",
+        )  # fmt: skip
+
+    @staticmethod
+    def _refuse_callback(callback: object) -> NoReturn:
+        raise MisconfiguredError(
+            "on_delivery", callback, "it cannot be called",
+            "Give a function of an error (or None) and a message.",
         )  # fmt: skip
 
     # Writing.
@@ -246,8 +259,9 @@ class FencedProducer:
 
         Raises:
             Deposed: The ledger shows a later leadership. Nothing was handed over.
-            MisconfiguredError: The topic, or the partition, was not taken over, or a
-                header is ours.
+            MisconfiguredError: The topic, or the partition, was not taken over, a
+                header is ours, or the callback cannot be called.
+            LedgerClosed: The ledger was closed: it shows no successor any more.
             BufferError: The client's queue is full: `poll`, and try again.
             KafkaException: What else the client refuses.
         """
@@ -259,6 +273,8 @@ class FencedProducer:
         # (see `Handover`).
         if callback is None:
             callback = on_delivery
+        if callback is not None and not callable(callback):
+            self._refuse_callback(callback)
         self._send(
             topic,
             value,
@@ -386,7 +402,12 @@ class FencedProducer:
         if self._is_own:
             remaining = self._producer.flush(self._timeout_s)
             if remaining:
-                _log.warning("closed with %d messages not acknowledged", remaining)
+                _log.warning(
+                    "closed after %g s with %d messages not acknowledged: they may be "
+                    "in the log or not. Call confirm() before close() to be told which",
+                    self._timeout_s,
+                    remaining,
+                )
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a FencedProducer cannot be pickled: open one in each process")

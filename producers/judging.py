@@ -85,12 +85,3 @@ def _check(settings: object) -> None:
             "where made-up epochs are admitted, nobody can say what is",
             "Use authority ledger for topics that are written to under a leadership.",
         )  # fmt: skip
-
-
-def replayed(settings: FenceSettings) -> FenceSettings:
-    """The settings of a replay: where nothing was decided, it quarantines."""
-    if settings.unstamped is not None:
-        return settings
-    return FenceSettings(
-        settings.require, unstamped="quarantine", stamps=settings.stamps
-    )

@@ -19,7 +19,7 @@ from epochfence.epochs.receipts import Outcome, Part
 from epochfence.epochs.values import EpochStart
 from epochfence.producers.acknowledgements import Place
 from epochfence.producers.barriers import BarrierWriter
-from epochfence.producers.judging import Judging, replayed
+from epochfence.producers.judging import Judging
 from epochfence.producers.lives import Lives
 from epochfence.producers.territory import Territory
 
@@ -162,7 +162,7 @@ class Rereading:
             fence = PartitionFence(
                 topic,
                 number,
-                replayed(self._judging.of(topic)),
+                self._judging.of(topic).decided(),
                 self._ledger.state,
                 self._ledger.table.starts(topic, number),
             )

@@ -76,8 +76,9 @@ class TakingOver:
         self, topics: Iterable[str | TopicPartition]
     ) -> tuple[set[str], set[Place]]:
         if isinstance(topics, str | TopicPartition) or not isinstance(topics, Iterable):
+            example = topics if isinstance(topics, str | TopicPartition) else "orders"
             raise MisconfiguredError(
-                "topics", topics, "a list of topics is expected", f"Use [{topics!r}]."
+                "topics", topics, "a list of topics is expected", f"Use [{example!r}]."
             )
         whole: set[str] = set()
         places: set[Place] = set()
@@ -98,6 +99,11 @@ class TakingOver:
                     "topics", topic, "it belongs to the ledger",
                     "Take over the topics that the messages go to.",
                 )  # fmt: skip
+        if not whole and not places:
+            raise MisconfiguredError(
+                "topics", [], "no topic is named",
+                "Name the topics that this leadership writes to: ['orders'].",
+            )  # fmt: skip
         return whole, places
 
     def _look(self, topic: str, deadline: float) -> Life:

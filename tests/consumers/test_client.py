@@ -24,14 +24,14 @@ class SlowClient:
         self.sought: dict[int, int] = {}
         self.resumed: list[int] = []
         self.assignments = 0
-        self._left = 0
+        self.left = 0
 
     def assign(self, places: list[TopicPartition]) -> None:
         self.assignments += 1
         self.is_outside = False
         self.sought.clear()
         self.resumed.clear()
-        self._left = self.seeks_until_attached.pop(0)
+        self.left = self.seeks_until_attached.pop(0)
 
     def pause(self, places: list[TopicPartition]) -> None:
         pass
@@ -40,8 +40,8 @@ class SlowClient:
         self.resumed += [tp.partition for tp in places]
 
     def seek(self, target: TopicPartition) -> None:
-        self._left -= 1
-        if self.is_outside or self._left >= 0:
+        self.left -= 1
+        if self.is_outside or self.left >= 0:
             raise KafkaException(KafkaError(KafkaError._STATE))
         self.sought[target.partition] = target.offset
 
@@ -95,7 +95,7 @@ def test_where_nothing_helps_the_next_call_attaches_all_again(
     client = eager_client(fake)
     with pytest.raises(KafkaException, match="does not go to offset 12"):
         client.place(moved, 12, 0, [moved, other])
-    fake._left = 0
+    fake.left = 0
     client.place(moved, 12, 0, [moved, other])
     assert fake.sought == {0: 12, 1: 9}
     assert sorted(fake.resumed) == [0, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import signal
 import threading
@@ -24,6 +25,7 @@ from confluent_kafka import (
 
 from epochfence import (
     FencedConsumer,
+    FencedProducer,
     FenceSettings,
     ForeignField,
     ForeignHeader,
@@ -289,6 +291,47 @@ def test_in_dry_run_everything_but_barriers_is_delivered(setting: Setting) -> No
     assert len(values) == 12
     assert set(good) < set(values)
     assert values == sorted(values, key=lambda value: int(value or b""))
+
+
+def test_a_dry_run_needs_no_decision_on_what_has_no_stamps(setting: Setting) -> None:
+    plain = setting.stream.write([], 3)
+    good = setting.stream.write(stamp(setting.lead()), 2)
+    with setting.consumer(mode="dry-run") as consumer:
+        consumer.assign([setting.at(0)])
+        assert values_of(read_count(consumer, 5)) == plain + good
+        assert consumer.counts == {"ok": 2, "unstamped": 3}
+
+
+def test_a_misspelt_scope_is_called_so(setting: Setting) -> None:
+    """Whoever took it for history without stamps would switch the fence off."""
+    setting.stream.write(stamp(setting.lead()))
+    with setting.consumer(require={setting.topic: ["ordres"]}) as consumer:
+        consumer.assign([setting.at(0)])
+        told = f"stamped by {setting.scope}, not by ordres.*misspelt"
+        with pytest.raises(MisconfiguredError, match=told):
+            consumer.consume(1, 10)
+
+
+def test_producers_and_consumers_agree_unless_told_otherwise(
+    setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FencedProducer(setting.kafka.config, setting.ledger, setting.lead()) as leader:
+        leader.take_over([setting.topic])
+        leader.produce(setting.topic, b"v")
+        assert leader.confirm().are_all_admitted
+    with FencedProducer(setting.kafka.config, setting.ledger, setting.lead()) as second:
+        second.take_over([setting.topic])
+    warning = r"settings=, FenceSettings equal to FenceSettings\(\['w-"
+    with setting.consumer() as consumer:
+        consumer.subscribe([setting.topic])
+        assert values_of(read_count(consumer, 1)) == [b"v"]
+    assert not re.search(warning, caplog.text)
+    with setting.consumer(unstamped="admit") as consumer:
+        consumer.subscribe([setting.topic])
+        consumer.consume(1, 1)
+        wait_until(lambda: consumer.position(consumer.assignment()), 30, "assigned")
+        read_to(consumer, setting.end())
+    assert re.search(warning, caplog.text)
 
 
 def test_records_without_stamps_stop_a_consumer_until_it_is_told(
@@ -788,6 +831,10 @@ def test_a_signal_is_handled_while_it_waits(setting: Setting) -> None:
         ({}, {"require": {"orders": None}}, "any stamp satisfies"),
         ({}, {"require": {"orders": ["a b"]}}, "no scope name"),
         ({}, {"require": {"": []}}, "no topic"),
+        ({}, {"require": {"^orders.*": []}}, "each in full"),
+        ({}, {"require": {}}, "lists no topic"),
+        ({}, {"rebuild": "no"}, "rebuild"),
+        ({}, {"stamps": "generation:decimal"}, "ForeignHeader"),
         ({}, {"mode": "off"}, "dry-run"),
         ({}, {"unstamped": "let in"}, "unstamped"),
         ({}, {"authority": "me"}, "authority"),
@@ -807,7 +854,7 @@ def test_a_config_that_is_none(setting: Setting) -> None:
     for config, ledger in (("localhost:9092", setting.ledger), (setting.config(), {})):
         wrong: Any = config
         with pytest.raises(MisconfiguredError):
-            FencedConsumer(wrong, ledger, require={})  # type: ignore[arg-type]
+            FencedConsumer(wrong, ledger, require={"orders": []})  # type: ignore[arg-type]
 
 
 def test_topics_of_which_nobody_said_what_they_carry(

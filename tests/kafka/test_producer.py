@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from epochfence import (
     Deposed,
     Leadership,
     Ledger,
-    LedgerUnavailable,
+    LedgerClosed,
     MisconfiguredError,
 )
 from epochfence.epochs.settings import FenceSettings
@@ -323,14 +323,42 @@ def test_a_ledger_that_is_closed(kafka: KafkaBroker, topics: LedgerTopics) -> No
     leadership = ledger.claim("s", holder="a")
     with FencedProducer(kafka.config, ledger, leadership) as producer:
         producer.take_over([topic])
-        ledger.close()
         producer.produce(topic, b"v")
+        ledger.close()
+        # It would show no successor any more.
+        calls: list[Callable[[], object]] = [
+            lambda: producer.produce(topic, b"w"),
+            lambda: producer.take_over([topic]),
+            producer.confirm,
+        ]
+        for call in calls:
+            for _ in range(2):
+                with pytest.raises(LedgerClosed, match="Open another"):
+                    call()
         assert producer.flush(30) == 0
-        for _ in range(2):
-            with pytest.raises(LedgerUnavailable, match="closed"):
-                producer.confirm()
-    with pytest.raises(LedgerUnavailable, match="closed"):
+    with pytest.raises(LedgerClosed):
         FencedProducer(kafka.config, ledger, leadership)
+    assert [record.value for record in records(kafka, topic)] == [None, b"v"]
+
+
+def test_a_leadership_of_another_ledger(
+    kafka: KafkaBroker, ledger: Ledger, topics: LedgerTopics
+) -> None:
+    """It has no grant here; raising the floor would depose whoever leads here."""
+    with unnamed_topics(kafka).open() as other:
+        foreign = other.claim("s", holder="a")
+        with pytest.raises(MisconfiguredError, match="it was granted by"):
+            FencedProducer(kafka.config, ledger, foreign)
+        with pytest.raises(MisconfiguredError, match="it was granted by"):
+            ledger.verify(foreign)
+        wrong: Any = "s"
+        with pytest.raises(MisconfiguredError, match=r"Ledger\.claim"):
+            ledger.verify(wrong)
+    # Who has the same ledger open twice has one ledger.
+    mine = ledger.claim("s", holder="a")
+    with topics.open() as again:
+        again.verify(mine)
+        FencedProducer(kafka.config, again, mine).close()
 
 
 # Leaderships, settings, and the producer underneath.
@@ -500,6 +528,22 @@ def test_delivery_callbacks(
         ("callback", None, 3),
         ("callback", None, 4),
     ]
+
+
+def test_a_delivery_callback_that_is_none(
+    kafka: KafkaBroker, ledger: Ledger, leadership: Leadership
+) -> None:
+    """Inside the client it would break every later call."""
+    wrong: Any = 5
+    with pytest.raises(MisconfiguredError, match="on_delivery = 5"):
+        FencedProducer({**kafka.config, "on_delivery": wrong}, ledger, leadership)
+    topic = kafka.create_topic("t")
+    with FencedProducer(kafka.config, ledger, leadership) as producer:
+        producer.take_over([topic])
+        for name in ("on_delivery", "callback"):
+            with pytest.raises(MisconfiguredError, match="cannot be called"):
+                producer.produce(topic, b"v", **{name: wrong})
+        assert len(producer.confirm()) == 0
 
 
 def test_a_delivery_callback_that_fails(

@@ -21,6 +21,7 @@ _ERRORS: list[tuple[EpochfenceError, list[str]]] = [
         ["t[3]", "5", "9", "Drop the batch"],
     ),
     (epochfence.LedgerUnavailable("c", "gone", 7), ["'c'", "gone", "7", "Nothing"]),
+    (epochfence.LedgerClosed("c"), ["'c'", "closed", "Nothing", "Open another"]),
     (epochfence.TableUnavailable("c", "gone"), ["'c'", "gone", "Nothing"]),
     (epochfence.TopicUnavailable("t", "gone", 3, 9), ["3", "'t'", "gone", "9"]),
     (epochfence.TopicUnavailable("t", "gone"), ["'t'", "gone"]),

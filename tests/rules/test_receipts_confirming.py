@@ -227,7 +227,7 @@ def held(one: Claim) -> Leadership:
     def verify(leadership: Leadership, timeout_s: float) -> None:
         raise AssertionError("nobody asks the ledger here")
 
-    return Leadership(one, verify)
+    return Leadership(one, verify, "a ledger")
 
 
 def test_what_the_ledger_says_of_leaderships() -> None:

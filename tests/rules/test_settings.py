@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from epochfence import ForeignHeader as FH
 from epochfence import MisconfiguredError
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.stamps import stamp_reader
@@ -32,7 +33,7 @@ from epochfence.epochs.stamps import stamp_reader
             {"stamps": stamp_reader("e:decimal"), "require": ["orders"]},
             ["require", "orders", "~e"],
         ),
-        ({"stamps": "epochfence"}, ["stamps"]),
+        ({"stamps": "e:decimal"}, ["stamps", "ForeignHeader"]),
     ],
 )
 def test_wrong_settings(settings: dict[str, Any], words: list[str]) -> None:
@@ -77,5 +78,27 @@ def test_the_digest_tells_settings_apart() -> None:
     ]
     assert len({one.digest() for one in some}) == len(some)
     assert FenceSettings(["b", "a"]).digest() == FenceSettings(["a", "b", "a"]).digest()
+    # What nobody has decided on, nobody goes on with: the same epochs begin.
+    assert (
+        FenceSettings(["a"]).digest()
+        == FenceSettings(["a"], unstamped="quarantine").digest()
+    )
     # Spelt out: rows of the table carry it.
-    assert FenceSettings().digest() == "95da7c88c3a19527"
+    assert FenceSettings().digest() == "59dcb38bcd939915"
+
+
+def test_settings_are_shown_as_they_are_given() -> None:
+    for shown in (
+        "FenceSettings(['a'])",
+        "FenceSettings([], unstamped='admit')",
+        "FenceSettings(['~e'], stamps=ForeignHeader('e', 'decimal'), max_jump=9)",
+        "FenceSettings([], authority='max-seen')",
+    ):
+        again = eval(shown, {"FenceSettings": FenceSettings, "ForeignHeader": FH})
+        assert repr(again) == str(again) == shown
+
+
+def test_what_is_decided_stays_so() -> None:
+    assert FenceSettings(["a"]).decided().unstamped == "quarantine"
+    for one in ("admit", "quarantine", "admit-until-first-stamp"):
+        assert FenceSettings(["a"], unstamped=one).decided().unstamped == one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -219,6 +220,22 @@ def test_a_foreign_epoch_in_the_payload() -> None:
 def test_misspelt_readers(spelling: str) -> None:
     with pytest.raises(MisconfiguredError, match="stamp"):
         stamp_reader(spelling)
+
+
+WRONG_READERS: list[Callable[[], object]] = [
+    lambda: ForeignHeader(len, "decimal"),  # type: ignore[arg-type]
+    lambda: ForeignHeader("e", 5),  # type: ignore[arg-type]
+    lambda: ForeignField(len, int),  # type: ignore[arg-type]
+    lambda: ForeignField("", len),  # type: ignore[arg-type]
+    lambda: ForeignField("epochfence", len),  # type: ignore[arg-type]
+    lambda: ForeignField("generation", "x"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("make", WRONG_READERS)
+def test_readers_of_nothing(make: Callable[[], object]) -> None:
+    with pytest.raises(MisconfiguredError, match="stamp"):
+        make()
 
 
 def test_a_header_name_may_hold_a_colon() -> None:
