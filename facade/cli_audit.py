@@ -48,6 +48,7 @@ from epochfence.terminal import (
     err,
     print_note,
     reported_errors,
+    told_if_slow,
     written_whole,
 )
 
@@ -222,10 +223,11 @@ def audit(
         with _verdict_file(verdicts) as lines, _progress(quiet) as tick:
             if topic is not None:
                 config = kafka_config(bootstrap_server, properties, command_config)
-                records_there = TopicSource(config, topic, partitions, timeout_s)
-                if source is None and settings.authority == "ledger":
-                    name = coordination_topic or COORDINATION_TOPIC
-                    source = read_told_ledger(config, name, timeout_s)
+                with told_if_slow(config, timeout_s):
+                    records_there = TopicSource(config, topic, partitions, timeout_s)
+                    if source is None and settings.authority == "ledger":
+                        name = coordination_topic or COORDINATION_TOPIC
+                        source = read_told_ledger(config, name, timeout_s)
                 found = Audit(settings, source, starts)
                 audit_topic(found, records_there, lines, tick)
             else:

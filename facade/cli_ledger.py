@@ -34,6 +34,7 @@ from epochfence.terminal import (
     print_note,
     print_table,
     reported_errors,
+    told_if_slow,
     written_whole,
 )
 
@@ -73,7 +74,8 @@ def show(
     """
     with reported_errors():
         config = kafka_config(bootstrap_server, properties, command_config)
-        told = read_told_ledger(config, coordination_topic, timeout_s)
+        with told_if_slow(config, timeout_s):
+            told = read_told_ledger(config, coordination_topic, timeout_s)
         state = told.state
         wanted = scopes or state.scopes()
         latest = [grant for scope in wanted if (grant := state.latest(scope))]
@@ -175,13 +177,16 @@ def claim(
     with reported_errors(if_interrupted=unknown):
         config = kafka_config(bootstrap_server, properties, command_config)
         said = dict(_attribute(text) for text in attributes or ())
-        with Ledger(
-            config,
-            coordination_topic=coordination_topic,
-            table_topic=table_topic,
-            create=create,
-            timeout_s=timeout_s,
-        ) as ledger:
+        with (
+            told_if_slow(config, timeout_s),
+            Ledger(
+                config,
+                coordination_topic=coordination_topic,
+                table_topic=table_topic,
+                create=create,
+                timeout_s=timeout_s,
+            ) as ledger,
+        ):
             leadership = ledger.claim(
                 scope,
                 holder=holder or _whoami(),
@@ -237,7 +242,8 @@ def export(
     """Write every claim, in log order, as a ledger file. Writes nothing to Kafka."""
     with reported_errors():
         config = kafka_config(bootstrap_server, properties, command_config)
-        told = read_told_ledger(config, coordination_topic, timeout_s)
+        with told_if_slow(config, timeout_s):
+            told = read_told_ledger(config, coordination_topic, timeout_s)
         text = "".join(
             json.dumps(claim_to_json(claim)) + "\n" for claim, _ in told.state.claims()
         )

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Container, Generator, Iterable, Sequence
+import threading
+from collections.abc import Container, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -28,6 +29,9 @@ from epochfence.epochs.errors import (
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+
+#: Whoever waits longer than this wants to know for what.
+_SLOW_S = 2.0
 
 
 def err() -> Console:
@@ -102,6 +106,25 @@ def _print_error(error: object) -> None:
 def print_note(text: str) -> None:
     """Print a line for people on stderr."""
     err().print(printable(text), soft_wrap=True)
+
+
+@contextmanager
+def told_if_slow(
+    config: Mapping[str, object], timeout_s: float
+) -> Generator[None, None, None]:
+    """Say on stderr whom the command waits for, where that takes a while."""
+    servers = config.get("bootstrap.servers")
+    note = (
+        f"waiting for {servers}, up to {timeout_s:g} s a question (--timeout sets it, "
+        f"Ctrl-C ends it)"
+    )
+    timer = threading.Timer(_SLOW_S, print_note, [note])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager
