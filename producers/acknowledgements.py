@@ -196,4 +196,6 @@ def both(
     try:
         report(error, message)
     finally:
+        # Whoever keeps an exception that `told` raised and caught keeps this frame.
+        del report
         told(error, message)

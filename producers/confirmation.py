@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from confluent_kafka import Producer
@@ -16,12 +17,14 @@ from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.offset_ranges import OffsetRanges
 from epochfence.epochs.receipts import Part, Receipts, Undelivered
 from epochfence.producers.acknowledgements import Acknowledgements, Handover, Place
+from epochfence.producers.judging import Judging
 from epochfence.producers.rereading import Rereading
 from epochfence.producers.territory import Territory
 
 #: Even where no time is left, a call needs some to be sent.
 _SHORTEST_S = 0.2
 _FLUSH_S = 0.1
+_BETWEEN_S = 0.005
 
 #: A broker that finds an idempotent producer's sequence broken has lost records of it.
 _SEQUENCE_LOST = {"OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID"}
@@ -38,6 +41,7 @@ class Confirmation:
         ledger: Knows the grants.
         leaderships: What the messages were written under.
         rereading: Answers for a deposed leader.
+        judging: Tells where messages cannot be admitted.
         territory: Names the topics, for messages.
         on_deposed: Called when it turns out that there is a successor.
     """
@@ -51,6 +55,7 @@ class Confirmation:
         ledger: Ledger,
         leaderships: Sequence[Leadership],
         rereading: Rereading,
+        judging: Judging,
         territory: Territory,
         on_deposed: Callable[[Deposed], None],
     ) -> None:
@@ -61,6 +66,7 @@ class Confirmation:
         self._ledger = ledger
         self._leaderships = leaderships
         self._rereading = rereading
+        self._judging = judging
         self._territory = territory
         self._on_deposed = on_deposed
         self._one_at_a_time = threading.Lock()
@@ -86,9 +92,12 @@ class Confirmation:
         self._renew_reports()
         while True:
             left_s = time_left(deadline)
-            self._producer.flush(min(_FLUSH_S, left_s))
+            waiting = self._producer.flush(min(_FLUSH_S, left_s))
             if self._handover.is_reported:
                 return
+            if not waiting:
+                # Another thread is in the middle of a report.
+                time.sleep(_BETWEEN_S)
             if left_s == 0:
                 raise self._unavailable(
                     f"{len(self._producer)} messages are not acknowledged yet"
@@ -114,6 +123,10 @@ class Confirmation:
             # itself is in doubt, that is not all.
             doubtful = {
                 failed[:2] for failed in undelivered if failed.error in _SEQUENCE_LOST
+            }
+            # A partition that was added may require what this producer has not got.
+            doubtful |= {
+                place for place in standing if not self._judging.lets_in(*place)
             }
             for place in set(standing) - doubtful:
                 parts.append(Part(*place, "admitted", standing.pop(place)))

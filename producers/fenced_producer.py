@@ -47,10 +47,6 @@ from epochfence.producers.territory import WHOLE_TOPIC, Territory
 
 _log = logging.getLogger(__name__)
 
-#: Even where no time is left, a call needs some to be sent.
-_SHORTEST_S = 0.2
-_FLUSH_S = 0.1
-
 
 class FencedProducer:
     """Writes under one leadership, or several: every message carries their stamps.
@@ -149,6 +145,7 @@ class FencedProducer:
             ledger,
             self.leaderships,
             rereading,
+            self._judging,
             self._territory,
             self._end_leadership,
         )

@@ -59,18 +59,27 @@ class Judging:
         Raises:
             MisconfiguredError: They require a scope that it does not stamp.
         """
+        for partition in partitions:
+            scope = self._missing(topic, partition)
+            if scope is not None:
+                raise MisconfiguredError(
+                    "settings", list(self.of(topic).require),
+                    f"{topic}[{partition}] requires stamps of scope {scope!r}, and "
+                    f"this producer stamps {sorted(self._scopes)}",
+                    "Give it that leadership too, or take over other partitions.",
+                )  # fmt: skip
+
+    def lets_in(self, topic: str, partition: int) -> bool:
+        """Whether messages of this producer can be admitted on a partition."""
+        return self._missing(topic, partition) is None
+
+    def _missing(self, topic: str, partition: int) -> str | None:
+        """A scope that is required there, and not stamped here."""
         settings = self.of(topic)
         if settings.unstamped == "admit":
-            return
-        for partition in partitions:
-            for scope in settings.required_scopes(partition):
-                if scope not in self._scopes:
-                    raise MisconfiguredError(
-                        "settings", list(settings.require),
-                        f"{topic}[{partition}] requires stamps of scope {scope!r}, and "
-                        f"this producer stamps {sorted(self._scopes)}",
-                        "Give it that leadership too, or take over other partitions.",
-                    )  # fmt: skip
+            return None
+        required = settings.required_scopes(partition)
+        return next((scope for scope in required if scope not in self._scopes), None)
 
 
 def _check(settings: object) -> None:

@@ -60,7 +60,7 @@ class Rereading:
         self._connection = connection
         self._ledger = ledger
         self._stamps = tuple(held.stamp for held in leaderships)
-        self._scopes = {held.scope for held in leaderships}
+        self._epochs = {held.scope: held.epoch for held in leaderships}
         self._territory = territory
         self._writer = writer
         self._lives = lives
@@ -137,10 +137,15 @@ class Rereading:
             return _Judged({"admitted": standing}, [])
         fence, answer = self._read(place, standing, life, barrier, deadline)
         if answer.is_in_doubt:
-            fence, answer = self._read(place, standing, life, None, deadline)
+            barrier = None
+            fence, answer = self._read(place, standing, life, barrier, deadline)
         known = fence.starts
-        # Of other scopes, a reading that begins at a barrier does not know enough.
-        starts = [start for start in known if start.scope in self._scopes]
+        starts = list(known)
+        if barrier is not None:
+            # A reading that begins there does not know of other scopes; and the own
+            # epochs may have begun before: a successor's have not.
+            own = self._epochs
+            starts = [s for s in known if s.epoch > own.get(s.scope, s.epoch)]
         return _Judged(
             answer.outcomes(first_outranked(self._stamps, life, known)), starts
         )

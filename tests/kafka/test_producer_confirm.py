@@ -99,6 +99,45 @@ def outcomes(receipts: Receipts, partition: int = 0) -> dict[int | None, str]:
 # Still the latest.
 
 
+def test_a_partition_that_requires_what_nobody_here_leads(
+    kafka: KafkaBroker, ledger: Ledger
+) -> None:
+    """It was added; consumers of it reject what carries another scope's stamp."""
+    topic = kafka.create_topic("t", partitions=2)
+    settings = FenceSettings(["o/{partition}"])
+    leaderships = [ledger.claim(f"o/{number}", holder="a") for number in range(2)]
+    with FencedProducer(
+        kafka.config, ledger, leaderships, settings=settings
+    ) as producer:
+        producer.take_over([topic])
+        add_partitions(kafka, topic, 3)
+        producer.list_topics(topic, 10)
+        for number in range(3):
+            producer.produce(topic, b"v", partition=number)
+        receipts = producer.confirm()
+        found = [set(outcomes(receipts, number).values()) for number in range(3)]
+        assert found == [{"admitted"}, {"admitted"}, {"fenced"}]
+
+
+def test_a_callback_that_keeps_its_exception(
+    kafka: KafkaBroker, producer: FencedProducer
+) -> None:
+    """With it, it keeps the frames that called it."""
+    topic = kafka.create_topic("t")
+    producer.take_over([topic])
+    kept: list[Exception] = []
+
+    def told(*_: object) -> None:
+        try:
+            int("x")
+        except ValueError as error:
+            kept.append(error)
+
+    producer.produce(topic, b"v", on_delivery=told)
+    assert producer.confirm(timeout_s=5).are_all_admitted
+    assert len(kept) == 1
+
+
 def test_what_was_acknowledged_is_admitted(
     kafka: KafkaBroker, producer: FencedProducer
 ) -> None:
@@ -251,13 +290,31 @@ def test_deposed_in_the_midst_of_it(
             elsewhere.table.refresh()
             starts = elsewhere.table.starts(topic, 0)
             found = {(row.scope, row.epoch, row.position.offset) for row in starts}
-            assert found == {("s", later.epoch - 1, 0), ("s", later.epoch, 6)}
+            assert found == {("s", later.epoch, 6)}
             assert elsewhere.table.digests(topic, 0) == {
                 FenceSettings(["s"], unstamped="quarantine").digest()
             }
     with pytest.raises(Deposed):
         producer.produce(topic, b"v")
     assert len(producer.confirm()) == 0
+
+
+def test_a_second_barrier_is_no_epoch_start(
+    kafka: KafkaBroker, ledger: Ledger, producer: FencedProducer
+) -> None:
+    """A row of it would be missed for good once the table had to be rebuilt."""
+    topic = kafka.create_topic("t")
+    for _ in range(2):
+        producer.take_over([topic])
+        write(producer, topic, 1)
+        assert producer.confirm().are_all_admitted
+    write(producer, topic, 1)
+    succeed(kafka, ledger, topic)
+    write(producer, topic, 1)
+    assert outcomes(producer.confirm()) == {4: "admitted", 7: "fenced"}
+    ledger.table.refresh()
+    [start] = ledger.table.starts(topic, 0)
+    assert start.position.offset == 5
 
 
 def test_deposed_under_one_of_two_scopes(kafka: KafkaBroker, ledger: Ledger) -> None:
