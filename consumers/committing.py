@@ -11,7 +11,7 @@ from epochfence.consumers.client import GroupClient
 from epochfence.consumers.looks import TopicLooks, TopicMadeAnew
 from epochfence.consumers.partition import AssignedPartition
 from epochfence.consumers.settings import OnCommit
-from epochfence.epochs.errors import MisconfiguredError
+from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
 from epochfence.epochs.starts import CommitMetadata, decode_commit_metadata
 
 _log = logging.getLogger(__name__)
@@ -65,6 +65,8 @@ class Committer:
         stale = {tp.topic for tp in offsets if self._is_stale(tp)}
         if stale:
             raise TopicMadeAnew(frozenset(stale))
+        for tp in offsets:
+            self._check_read(tp)
         wanted = [self._with_metadata(tp) for tp in offsets]
         try:
             done = self._client.commit(wanted, is_asynchronous=is_asynchronous)
@@ -89,6 +91,22 @@ class Committer:
         partition = self._partitions.get((tp.topic, tp.partition))
         read = None if partition is None else partition.topic_id
         return read is not None and read != self._looks.topic_id(tp.topic)
+
+    def _check_read(self, tp: TopicPartition) -> None:
+        """See that an offset is not of an earlier life: nobody else would notice."""
+        if tp.topic not in self._looks.renewed:
+            return
+        partition = self._partitions.get((tp.topic, tp.partition))
+        read_to = None if partition is None else partition.next_offset
+        if read_to is None or tp.offset > read_to:
+            so_far = "nothing" if read_to is None else f"to offset {read_to}"
+            raise TopicUnavailable(
+                tp.topic,
+                f"it was deleted and made anew, and {so_far} is read of its new life: "
+                f"the commit is taken for one of the former life",
+                tp.partition,
+                tp.offset,
+            )
 
     def _with_metadata(self, tp: TopicPartition) -> TopicPartition:
         partition = self._partitions.get((tp.topic, tp.partition))

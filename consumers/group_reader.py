@@ -13,6 +13,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,6 +208,7 @@ class GroupReader:
     def take(self, count: int) -> list[Message]:
         """Hand over at most `count` messages and events."""
         self._check_open()
+        self.rejections.call_back()
         self._commit_in_time()
         return self._pipeline.outbox.take(count)
 
@@ -228,7 +230,7 @@ class GroupReader:
         refusal = self._refused or self._pipeline.refusal
         if refusal is not None:
             self._pipeline.receive(0, 0, count)  # its callbacks go on
-            raise refusal
+            raise copy(refusal)  # its traceback would grow
         self.rejections.call_back()
         try:
             self._bring_on(wait_s, count)
@@ -238,17 +240,29 @@ class GroupReader:
             if self._looks.is_due(topics):
                 self._looks.look(topics)
                 self.rejections.tell_rest()
-            self._pipeline.judge()
-            self._pipeline.release()
+            self._judge()
         except TopicMadeAnew as news:
             self._made_anew |= news.topics
         self.rejections.call_back()
+
+    def _judge(self) -> None:
+        try:
+            self._pipeline.judge()
+            self._pipeline.release()
+        except (EpochfenceError, TopicMadeAnew):
+            raise
+        except BaseException:
+            # What a signal's handler raises may come between a fence and what it found.
+            self._pipeline.has_lost_track = True
+            raise
 
     def _bring_on(self, wait_s: float, count: int) -> None:
         """See to what has to be done before new messages are received."""
         try:
             if self._made_anew:
                 self._renew()
+            if self._pipeline.has_lost_track:
+                self._go_back_to_handed()
             self._pipeline.release()
             if self._pipeline.outside and not self.size:
                 self._leave_outside()
@@ -267,6 +281,17 @@ class GroupReader:
         self._drop([partition.place])
         self._client.hold([partition])
         partition.move_to(offset)
+
+    def _go_back_to_handed(self) -> None:
+        """Read again what the application has not got: nobody knows what is missing."""
+        for partition in self._partitions.values():
+            if partition.phase == "ready":
+                # Not with what its fence has found: that may be without a row.
+                partition.fence = None
+                told_to = partition.told_to
+                self._place_anew(partition, partition.next_offset)
+                partition.told_to = told_to
+        self._pipeline.has_lost_track = False
 
     def _drop(self, places: Collection[Place]) -> None:
         """Drop what is on the way of partitions, and what is being done for them."""
@@ -548,7 +573,11 @@ class GroupReader:
                 # What was read ahead is read again.
                 partition.read_to = at
                 known = partition.leader_epoch_below(at)
-                self._client.place(partition, at, known, self._partitions.values())
+                try:
+                    self._client.place(partition, at, known, self._partitions.values())
+                except KafkaException as error:
+                    _log.warning("%s[%d] is placed anew: %s", *partition.place, error)
+                    partition.move_to(at)
 
     def resume(self, tps: Sequence[TopicPartition]) -> None:
         """Deliver from partitions again."""

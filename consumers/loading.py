@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from copy import copy
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -29,7 +30,7 @@ from epochfence.consumers.looks import TopicLooks
 from epochfence.consumers.partition import AssignedPartition
 from epochfence.consumers.rebuild import Rebuild
 from epochfence.epochs.connection import Config
-from epochfence.epochs.errors import TableMissing, TopicUnavailable
+from epochfence.epochs.errors import EpochfenceError, TableMissing, TopicUnavailable
 from epochfence.epochs.fence import PartitionFence
 from epochfence.epochs.resuming import (
     Resumption,
@@ -129,7 +130,9 @@ class Loader:
         """
         for partition in partitions:
             if partition.problem is not None:
-                raise partition.problem
+                raise copy(partition.problem)  # its traceback would grow
+            if partition.phase == "rebuilding" and partition not in self._rebuilds:
+                partition.phase = "new"  # something came in the way of its end
         fresh = [p for p in partitions if p.phase == "new"]
         if fresh:
             self._looks.look(p.topic for p in partitions)
@@ -248,7 +251,9 @@ class Loader:
             offset = wanted
         # Where nobody has come to by reading, there is nothing to commit.
         partition.committed_offset = offset
-        known = partition.leader_epoch_below(offset) if offset <= high else None
+        # Of what was not read here, nobody knows the leader epoch.
+        is_read = offset <= min(high, partition.read_to)
+        known = partition.leader_epoch_below(offset) if is_read else None
         return Resumption(offset, known)
 
     # What is known there.
@@ -301,9 +306,12 @@ class Loader:
         try:
             if not rebuild.advance(_REBUILD_SLICE_S):
                 return
-        except TopicUnavailable:
-            self.forget([partition])
-            partition.phase = "new"
+        except BaseException as error:
+            is_at_its_end = isinstance(error, TopicUnavailable)
+            if is_at_its_end or not isinstance(error, EpochfenceError):
+                # What a signal's handler raises leaves a hole in the reading.
+                partition.phase = "new"
+                self.forget([partition])
             raise
         # The id as of after the last record that was read: else its rows would be
         # written, and the position taken, for another life.

@@ -34,6 +34,8 @@ class AssignedPartition:
         complete_to: Every epoch start below this offset is known and has its row;
             None: not known yet.
         read_to: Behind the last record that was judged.
+        told_to: Below it, verdicts were counted and told of: what is read once more
+            (after a pause) is not. A seek begins anew.
         next_offset: Behind the last record that was handed over or passed over;
             None while the position is not fixed.
         stored_offset: What the application has stored to be committed.
@@ -56,6 +58,7 @@ class AssignedPartition:
         self.fence: PartitionFence | None = None
         self.complete_to: int | None = None
         self.read_to = 0
+        self.told_to = 0
         self.next_offset: int | None = None
         self.stored_offset: int | None = None
         self.committed_offset: int | None = None
@@ -103,6 +106,7 @@ class AssignedPartition:
         self.phase = "new"
         self.problem = None
         self.wanted = offset
+        self.told_to = 0
         self.next_offset = None
         self.stored_offset = None
 
@@ -125,6 +129,8 @@ class AssignedPartition:
         self.phase = "ready"
         self.fence = fence
         self.wanted = None
+        if offset > self.read_to:
+            self.note_run(None, self.read_to)  # nobody knows of what lies between
         self.read_to = self.next_offset = offset
         self.has_gap = self.complete_to is None or self.complete_to < offset
         if leader_epoch is not None and offset > 0:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from epochfence.consumers.client import GroupClient
 from epochfence.consumers.ledger_view import LedgerView
@@ -117,6 +117,8 @@ class Pipeline:
         self.outbox = Outbox()
         #: Partitions whose offset the client has found outside of the log.
         self.outside: dict[Place, Message] = {}
+        #: Whether messages may have been lost between the client and here.
+        self.has_lost_track = False
         #: Why the group cannot be read in, None where it can.
         self.refusal: MisconfiguredError | None = None
 
@@ -137,22 +139,37 @@ class Pipeline:
 
         Raises what the application's callbacks raised, with nothing lost.
         """
-        raw = self._client.raw
+        # What a signal's handler raises takes messages with it that the client has
+        # given out already.
+        self.has_lost_track = True
+        is_held_up = bool(self._inbox)
         if self._inbox or missing <= 0:
-            if len(self._inbox) < _MOST_WAITING:
-                self._take_in(raw.consume(1, wait_s))
+            # The client is called whatever waits: a rebalance may be what helps.
+            self._take_in(self._ask(1, wait_s))
         elif count > 1:
-            self._take_in(raw.consume(missing, wait_s))
+            self._take_in(self._ask(missing, wait_s))
         else:
-            first = raw.poll(wait_s)
+            first = self._client.raw.poll(wait_s)
             if first is not None:
                 self._take_in([first])
-                self._take_in(raw.consume(_AHEAD - 1, 0))
+                self._take_in(self._ask(_AHEAD - 1, 0))
+        self.has_lost_track = False
+        if is_held_up and len(self._inbox) > _MOST_WAITING:
+            # Too much to keep while an error lasts: it is read again after it.
+            self._inbox = []
+            self.has_lost_track = True
         self._received_at = time.monotonic()
         if not all(p.phase == "ready" for p in self._partitions.values()):
             # What is not placed is read again once it is.
             self._inbox = [m for m in self._inbox if self._is_expected(m)]
         self._client.raise_from_callbacks()
+
+    def _ask(self, count: int, wait_s: float) -> list[Message]:
+        try:
+            return self._client.raw.consume(count, wait_s)
+        except (KafkaException, RuntimeError):
+            self.has_lost_track = False  # it says no, and gives nothing out
+            raise
 
     def _take_in(self, batch: list[Message]) -> None:
         if not self._inbox:
@@ -198,7 +215,7 @@ class Pipeline:
 
     def _parts(self) -> Iterator[tuple[AssignedPartition | None, list[Message]]]:
         """The inbox, cut where the partition changes; None: events of the client."""
-        is_one_topic = len({topic for topic, _ in self._partitions}) == 1
+        is_one_topic = len(self._settings) == 1
         pieces: list[list[Message]] = [self._inbox]
         # An event has no other trace: it is asked for at each, in the client's speed.
         if any(map(Message.error, self._inbox)):
@@ -224,16 +241,27 @@ class Pipeline:
     ) -> bool:
         """Judge messages of one partition; whether the ledger was read meanwhile."""
         expected = self._expected(partition, messages)
-        if not expected or partition.fence is None:
-            return is_complete
+        for part in _cut_at(expected, partition.told_to):
+            is_complete = self._sift(partition, part, judged, is_complete=is_complete)
+        return is_complete
+
+    def _sift(
+        self,
+        partition: AssignedPartition,
+        messages: list[Message],
+        judged: _Judged,
+        *,
+        is_complete: bool,
+    ) -> bool:
+        assert partition.fence is not None
         sifted = Sifted(self._is_dry_run)
         try:
             return self._view.sift(
-                partition.fence, expected, sifted, is_complete=is_complete
+                partition.fence, messages, sifted, is_complete=is_complete
             )
         finally:
             if sifted.judged:
-                end = _note_judged(partition, expected[: sifted.judged])
+                end = _note_judged(partition, messages[: sifted.judged])
                 judged.parts.append(_Part(partition, sifted, end))
 
     def _rest(
@@ -255,7 +283,7 @@ class Pipeline:
         self, partition: AssignedPartition, messages: list[Message]
     ) -> list[Message]:
         """Those messages that come next in a partition which delivers."""
-        if partition.phase != "ready":
+        if partition.phase != "ready" or partition.fence is None:
             return []
         offset = messages[0].offset()
         assert offset is not None
@@ -332,7 +360,11 @@ class Pipeline:
             partition.complete_to = max(partition.complete_to or 0, end)
         self.outbox.add(judged.passed, judged.ends)
         for part in judged.parts:
-            self._rejections.take(part.sifted, self._view.state)
+            of = part.partition
+            if of is None or part.end > of.told_to:
+                self._rejections.take(part.sifted, self._view.state)
+            if of is not None:
+                of.told_to = max(of.told_to, part.end)
 
     def _write_rows(self, starts: list[EpochStart], received_at: float) -> None:
         topics = {start.topic for start in starts}
@@ -370,6 +402,14 @@ class Pipeline:
                 part.partition.forget_starts(part.sifted.starts)
                 was_there = True
         return was_there
+
+
+def _cut_at(messages: list[Message], offset: int) -> list[list[Message]]:
+    """Messages below an offset, and the rest; neither where it is empty."""
+    if not messages or (messages[0].offset() or 0) >= offset:
+        return [messages] if messages else []
+    below = sum((message.offset() or 0) < offset for message in messages)
+    return [part for part in (messages[:below], messages[below:]) if part]
 
 
 def _note_judged(partition: AssignedPartition, messages: Sequence[Message]) -> int:

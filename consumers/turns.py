@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
+from typing import Any
 
 
 class Turns:
@@ -15,16 +16,20 @@ class Turns:
 
     def __init__(self) -> None:
         self._gate = threading.Lock()
-        self._lock = threading.Lock()
-        self._owner: int | None = None
+        self._lock: Any = threading.RLock()  # typeshed does not know `_is_owned`
         self._depth = 0
 
     def __enter__(self) -> None:
-        me = threading.get_ident()
-        if self._owner != me:
-            with self._gate:  # who waits holds it: nobody overtakes
-                self._lock.acquire()
-            self._owner = me
+        if not self._lock._is_owned():
+            try:
+                with self._gate:  # who waits holds it: nobody overtakes
+                    self._lock.acquire()
+            except BaseException:
+                # What a signal's handler raises may come when it is acquired already.
+                if self._lock._is_owned():
+                    self._lock.release()
+                raise
+            self._depth = 0
         self._depth += 1
 
     def __exit__(
@@ -35,5 +40,4 @@ class Turns:
     ) -> None:
         self._depth -= 1
         if self._depth == 0:
-            self._owner = None
             self._lock.release()

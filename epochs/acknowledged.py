@@ -72,5 +72,10 @@ class Acknowledged:
         self.without_offset += later.without_offset
         self.truncated_to = min(self.truncated_to, later.truncated_to)
 
+    @property
+    def is_truncated(self) -> bool:
+        """Whether an offset came again: what lies below it may be gone as well."""
+        return self.truncated_to < _NEVER
+
     def __bool__(self) -> bool:
         return bool(self.standing or any(self.lost) or self.without_offset)

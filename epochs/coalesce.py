@@ -10,6 +10,15 @@ from collections.abc import Callable
 from epochfence.epochs.errors import EpochfenceError
 
 
+class _Ticket:
+    """One caller's."""
+
+    __slots__ = ("is_running",)
+
+    def __init__(self) -> None:
+        self.is_running = False
+
+
 class Coalesced:
     """Shares the runs of `function` among concurrent callers.
 
@@ -33,7 +42,7 @@ class Coalesced:
         self._finished = 0
         self._is_running = False
         self._has_failed = False
-        self._queue: deque[object] = deque()
+        self._queue: deque[_Ticket] = deque()
 
     def __call__(self, deadline: float) -> None:
         """Return once a run that began after this call has succeeded.
@@ -42,19 +51,18 @@ class Coalesced:
             EpochfenceError: What this caller's own run raised. A run that failed
                 for another caller (whose time may have been shorter) is tried again.
         """
-        run = self._join(deadline)
-        if run is None:
-            return
+        ticket = _Ticket()
         try:
-            self._function(deadline)
-        except BaseException:
-            self._end(run, has_failed=True)
-            raise
-        self._end(run, has_failed=False)
+            if self._has_to_run(ticket, deadline):
+                self._function(deadline)
+                self._end(ticket, has_failed=False)
+        finally:
+            # Also where what a signal's handler raises comes between two steps.
+            if ticket.is_running:
+                self._end(ticket, has_failed=True)
 
-    def _join(self, deadline: float) -> int | None:
-        """The number of the run to perform, None if another's has served."""
-        ticket = object()
+    def _has_to_run(self, ticket: _Ticket, deadline: float) -> bool:
+        """Whether the run is this caller's; if not, another's has served."""
         with self._changed:
             wanted = self._started + 1
             # First come, first to run: callers with little time, whose runs fail and
@@ -64,21 +72,21 @@ class Coalesced:
                 while True:
                     if self._finished >= wanted:
                         if not self._has_failed:
-                            return None
+                            return False
                         wanted = self._started + 1  # it failed for another: try again
                     if not self._is_running and self._queue[0] is ticket:
-                        self._is_running = True
+                        self._is_running = ticket.is_running = True
                         self._started += 1
-                        return self._started
+                        return True
                     if not self._changed.wait(max(0.0, deadline - time.monotonic())):
                         raise self._overdue()
             finally:
                 self._queue.remove(ticket)
                 self._changed.notify_all()
 
-    def _end(self, run: int, *, has_failed: bool) -> None:
+    def _end(self, ticket: _Ticket, *, has_failed: bool) -> None:
         with self._changed:
-            self._is_running = False
-            self._finished = run
+            self._is_running = ticket.is_running = False
+            self._finished = self._started
             self._has_failed = has_failed
             self._changed.notify_all()

@@ -76,7 +76,10 @@ class PartitionAnswer:
         self._has_barrier = barrier is not None
         #: Where to read from, and up to (without it).
         self.read_from = max(log_start, self._assumed)
-        self.read_to = min(log_end, acknowledged.end)
+        wanted = acknowledged.end
+        if self._is_barrier_due:
+            wanted = max(wanted, self._assumed + 1)
+        self.read_to = min(log_end, wanted)
         self._is_doubted = False
 
     def take(self, offset: int, headers: Headers, verdict: Verdict) -> None:
@@ -108,8 +111,7 @@ class PartitionAnswer:
 
         To be asked once all records from `read_from` up to `read_to` were taken.
         """
-        is_missing = self._is_barrier_due and self._acknowledged.end > self._assumed
-        return self._is_doubted or is_missing
+        return self._is_doubted or self._is_barrier_due
 
     def _outcome(self, headers: Headers, verdict: Verdict) -> Outcome:
         is_barrier = any(name == BARRIER_HEADER for name, _ in headers)

@@ -77,14 +77,12 @@ class Confirmation:
             raise self._unavailable("another thread is still confirming")
         try:
             self._await_reports(deadline)
-            answerable = self._acknowledgements.take()
+            answerable = self._acknowledgements.take(self._handover.take_missed)
             undelivered = answerable.undelivered.values()
-            try:
-                parts = self._answer(answerable.acknowledged, undelivered, deadline)
-            except BaseException:
-                self._acknowledgements.give_back(answerable)
-                raise
-            return Receipts(sorted(parts, key=_place_of), undelivered)
+            parts = self._answer(answerable.acknowledged, undelivered, deadline)
+            receipts = Receipts(sorted(parts, key=_place_of), undelivered)
+            self._acknowledgements.answered()
+            return receipts
         finally:
             self._one_at_a_time.release()
 
@@ -123,6 +121,9 @@ class Confirmation:
             # itself is in doubt, that is not all.
             doubtful = {
                 failed[:2] for failed in undelivered if failed.error in _SEQUENCE_LOST
+            }
+            doubtful |= {
+                place for place in standing if acknowledged[place].is_truncated
             }
             # A partition that was added may require what this producer has not got.
             doubtful |= {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import weakref
 from collections.abc import Iterable, Mapping
 from functools import partial as bound
 from types import TracebackType
@@ -46,6 +48,9 @@ from epochfence.producers.taking_over import TakingOver
 from epochfence.producers.territory import WHOLE_TOPIC, Territory
 
 _log = logging.getLogger(__name__)
+
+#: Of every producer there is, to be closed in a forked process.
+_TERRITORIES: weakref.WeakSet[Territory] = weakref.WeakSet()
 
 
 class FencedProducer:
@@ -101,6 +106,7 @@ class FencedProducer:
         # The same list for all messages: the client does not change it.
         self._stamps = stamp_headers(self.leaderships)
         self._is_closed = False
+        self._process_id = os.getpid()
         self._deposed: Deposed | None = None
         self._territory = Territory()
         told = self._open_producer(config)
@@ -149,6 +155,7 @@ class FencedProducer:
             self._territory,
             self._end_leadership,
         )
+        _TERRITORIES.add(self._territory)
         # A closed ledger shows no successor: nothing is written after it.
         self._unwatch = ledger.watch(self._on_grant, self._territory.close)
         deposed = deposed_by(self.leaderships, ledger.state)
@@ -193,9 +200,21 @@ class FencedProducer:
         self._deposed = self._deposed or deposed
         self._territory.close()
 
-    def _check_leading(self) -> None:
+    @property
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._process_id
+
+    def _check_usable(self) -> None:
+        if self._is_forked:
+            raise RuntimeError(
+                "the producer was opened before a fork, and nobody sends in this "
+                "process: open one in each process"
+            )
         if self._is_closed:
             raise RuntimeError("the producer was closed")
+
+    def _check_leading(self) -> None:
+        self._check_usable()
         if self._deposed is not None:
             raise self._fresh(self._deposed)
         self._ledger.check_open()
@@ -207,20 +226,26 @@ class FencedProducer:
             deposed.scope, deposed.held_epoch, deposed.seen_epoch, deposed.holder
         )
 
-    def _refuse(self, topic: str, partition: int) -> NoReturn:
-        """Raise what keeps a message from being written to a partition."""
+    def _check_open(self, topic: str, partition: int) -> None:
+        """Raise what keeps a message from being written to a partition.
+
+        Nothing may: another thread has just taken it over.
+        """
         self._check_leading()
         parts = self._territory.open.get(topic)
+        if isinstance(parts, bool):
+            return
         if parts is None:
             raise MisconfiguredError(
                 "topic", topic, "it was not taken over",
                 f"Call take_over([{topic!r}]) before writing to it.",
             )  # fmt: skip
-        raise MisconfiguredError(
-            "partition", partition,
-            f"of topic {topic}, only partitions {sorted(parts)} were taken over",  # type: ignore[arg-type]
-            "Name one of them, or take over the others or the whole topic.",
-        )  # fmt: skip
+        if partition not in parts:
+            raise MisconfiguredError(
+                "partition", partition,
+                f"of topic {topic}, only partitions {sorted(parts)} were taken over",
+                "Name one of them, or take over the others or the whole topic.",
+            )  # fmt: skip
 
     @staticmethod
     def _refuse_callback(callback: object) -> NoReturn:
@@ -264,7 +289,7 @@ class FencedProducer:
         """
         parts = self._parts_of(topic)
         if parts is not WHOLE_TOPIC and (parts is None or partition not in parts):  # type: ignore[operator]
-            self._refuse(topic, partition)
+            self._check_open(topic, partition)
         # Positional arguments cost half of what keywords do. No local variable holds
         # the report: kept alive by the traceback of an error, it would never be gone
         # (see `Handover`).
@@ -284,6 +309,7 @@ class FencedProducer:
             timestamp,
             self._stamps if headers is None else with_stamps(self._stamps, headers),
         )
+        self._messages.handed += 1
 
     def poll(self, timeout: float = -1) -> int:
         """Serve delivery reports: as `confluent_kafka.Producer.poll`."""
@@ -376,12 +402,14 @@ class FencedProducer:
             LedgerRegressed: Grants have been lost: an operator decides.
         """
         deadline = deadline_after(timeout_s)
-        if self._is_closed:
-            raise RuntimeError("the producer was closed")
+        self._check_usable()
         return self._confirmation.confirm(deadline)
 
     def _renew_reports(self) -> None:
-        self._bare_report, self._report = self._handover.begin()
+        # The count first: whoever produces meanwhile must not seem to wait in vain.
+        begun = self._handover.begin()
+        self._messages = begun[0]
+        self._bare_report, self._report = begun[1:]
 
     # The end.
 
@@ -390,13 +418,14 @@ class FencedProducer:
 
         What was not confirmed stays unconfirmed.
         """
-        if self._is_closed:
-            return
         self._is_closed = True
         self._unwatch()
         self._territory.close()
+        if self._is_forked:
+            return  # nobody sends here what its threads would have
         self._watch.close()
-        if self._is_own:
+        # Also where a callback, or Ctrl-C, came in the way of it the first time.
+        if self._is_own and len(self._producer):
             remaining = self._producer.flush(self._timeout_s)
             if remaining:
                 _log.warning(
@@ -419,3 +448,13 @@ class FencedProducer:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _close_in_child() -> None:
+    """Have nothing written in a forked process: the client's threads are not there."""
+    for territory in list(_TERRITORIES):
+        territory.close_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)

@@ -20,7 +20,7 @@ from epochfence.epochs.values import EpochStart
 from epochfence.producers.acknowledgements import Place
 from epochfence.producers.barriers import BarrierWriter
 from epochfence.producers.judging import Judging
-from epochfence.producers.lives import Lives
+from epochfence.producers.lives import Life, Lives
 from epochfence.producers.territory import Territory
 
 #: Even where no time is left, a call needs some to be sent.
@@ -97,7 +97,7 @@ class Rereading:
         self, topic: str, standing: Mapping[int, OffsetRanges], deadline: float
     ) -> Mapping[int, _Judged]:
         """Judge the partitions of a topic, all in one life of it; write the rows."""
-        life = self._life(topic, deadline)
+        life = self._lives.look(topic, deadline)
         while True:
             judged = {
                 number: self._judge((topic, number), offsets, life, deadline)
@@ -105,7 +105,7 @@ class Rereading:
             }
             # A look that begins after the last record was received: the client goes on
             # silently when a topic is made anew.
-            seen = self._life(topic, deadline)
+            seen = self._lives.look(topic, deadline)
             if seen == life:
                 break
             life = seen
@@ -117,24 +117,16 @@ class Rereading:
         )
         return judged
 
-    def _life(self, topic: str, deadline: float) -> str | None:
-        life = self._lives.look(topic, deadline)
-        if life is None:
-            raise TopicUnavailable(
-                topic,
-                "there is no such topic now. If it was deleted for good, what was "
-                "written to it is gone, and there is nothing left to confirm",
-            )
-        return life.topic_id
-
     def _judge(
-        self, place: Place, standing: OffsetRanges, life: str | None, deadline: float
+        self, place: Place, standing: OffsetRanges, now: Life | None, deadline: float
     ) -> _Judged:
+        if now is None or place[1] not in now.partitions:
+            # It is gone, with all that was in it; others wait for their answer.
+            return _Judged({"indeterminate": standing}, [])
+        life = now.topic_id
         ground = self._territory.ground(place)
         is_same_life = ground is not None and ground.topic_id == life
         barrier = ground.barrier if ground is not None and is_same_life else None
-        if barrier is not None and standing.end <= barrier:
-            return _Judged({"admitted": standing}, [])
         fence, answer = self._read(place, standing, life, barrier, deadline)
         if answer.is_in_doubt:
             barrier = None
@@ -160,7 +152,9 @@ class Rereading:
     ) -> tuple[PartitionFence, PartitionAnswer]:
         topic, number = place
         with PartitionReader(self._connection, topic, number) as reader:
-            log_start, log_end = self._bounds(reader, standing.end, deadline)
+            # A barrier that proves something is looked at, wherever the messages lie.
+            end = standing.end if barrier is None else max(standing.end, barrier + 1)
+            log_start, log_end = self._bounds(reader, end, deadline)
             answer = PartitionAnswer(
                 standing, self._stamps, barrier, log_start, log_end
             )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from confluent_kafka import TopicPartition
 
 from epochfence.epochs.deadlines import time_left
-from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
+from epochfence.epochs.errors import Deposed, MisconfiguredError, TopicUnavailable
 from epochfence.epochs.holding import check_granted, check_rows, deposed_by
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
@@ -164,7 +164,11 @@ class TakingOver:
         """
         if not self._unproved:
             return
-        self._check_latest(deadline)
+        try:
+            self._check_latest(deadline)
+        except Deposed:
+            self._unproved.clear()  # it cannot be proved any more
+            raise
         for written, lives in self._unproved:
             self._territory.add_proof(written, lives)
         self._unproved.clear()

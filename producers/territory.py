@@ -83,6 +83,11 @@ class Territory:
             self._is_closed = True
             self.open.clear()
 
+    def close_in_child(self) -> None:
+        """The same after a fork, where a thread that is gone may hold the lock."""
+        self._lock = threading.Lock()
+        self.close()
+
     def ground(self, place: Place) -> Ground | None:
         """What is known of a partition, None where it was never taken over."""
         return self._grounds.get(place)

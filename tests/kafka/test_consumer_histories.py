@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -11,9 +12,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
-from epochfence import FencedConsumer, Ledger
+from epochfence import FencedConsumer, Ledger, TopicUnavailable
+from epochfence.epochs.fence import PartitionFence
+from epochfence.epochs.partition_reader import PartitionReader
 from support.brokers import KafkaBroker
 from support.ledgers import unnamed_topics
+from support.producing import make_anew
 from support.stream import Stream, read_count, read_until, stamp, values_of
 from support.waiting import wait_until
 
@@ -98,15 +102,17 @@ def test_a_callback_that_raises_takes_no_message_with_it(bench: Bench) -> None:
     consumer = bench.consumer(config)
     consumer.assign([TopicPartition(topic, 0, 0)])
     raised = 0
-    while len(values) < len(written):
+    deadline = time.monotonic() + 60
+    while len(values) < len(written) or not raised:
+        assert time.monotonic() < deadline, (len(values), raised)
         try:
-            message = consumer.poll(5)
+            message = consumer.poll(0.2)
         except ValueError:
             raised += 1
             continue
-        assert message is not None
-        values.append(message.value())
-        if len(values) % 50 == 0:
+        if message is not None:
+            values.append(message.value())
+        if message is None or len(values) % 50 == 0:
             written += bench.write(topic, 5)
     # The answer to the last commit may come while it is closed.
     with suppress(ValueError):
@@ -268,3 +274,130 @@ def test_a_slow_application_still_answers_its_group(bench: Bench) -> None:
             return bool(revoked)
 
         wait_until(is_told, 30, "it heard of the rebalance", interval_s=0.25)
+
+
+# What a signal's handler raises, wherever it does.
+
+
+class Stopped(Exception):
+    """What a signal's handler raises."""
+
+
+class LeakyClient:
+    """The client; once, what it gives out is lost to an exception."""
+
+    def __init__(self, raw: Consumer) -> None:
+        self._raw = raw
+        self.is_due = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def consume(self, *arguments: Any) -> list[Message]:
+        batch = self._raw.consume(*arguments)
+        if batch and self.is_due:
+            self.is_due = False
+            raise Stopped
+        return batch
+
+
+def test_an_exception_that_takes_messages_with_it(
+    kafka: KafkaBroker, ledger: Ledger
+) -> None:
+    bench = Bench(kafka, ledger)
+    topic = bench.topic(2)
+    good = bench.write(topic, 50, 0) + bench.write(topic, 50, 1)
+    with bench.consumer() as consumer:
+        inside: Any = consumer
+        client = inside._reader._client
+        consumer.subscribe([topic])
+        client.raw = LeakyClient(client.raw)
+        with pytest.raises(Stopped):
+            read_count(consumer, 1)
+        messages = read_count(consumer, 100)
+        assert consumer.consume(10, 0.5) == []
+    assert sorted(values_of(messages), key=repr) == sorted(good, key=repr)
+
+
+def test_an_exception_between_a_fence_and_its_row(
+    kafka: KafkaBroker, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(kafka, ledger)
+    topic = bench.topic()
+    good = bench.write(topic, 5)
+    judge = PartitionFence.judge
+
+    def interrupted(self: PartitionFence, *args: Any, **options: Any) -> Any:
+        if judge(self, *args, **options) is not None:
+            raise Stopped
+
+    with bench.consumer() as consumer:
+        consumer.subscribe([topic])
+        with monkeypatch.context() as patched:
+            patched.setattr(PartitionFence, "judge", interrupted)
+            with pytest.raises(Stopped):
+                read_count(consumer, 1)
+        assert values_of(read_count(consumer, 5)) == good
+    assert [row.position.offset for row in ledger.table.starts(topic, 0)] == [0]
+
+
+def test_an_exception_in_the_midst_of_a_rebuild(
+    kafka: KafkaBroker, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had not judged yet is not taken for read."""
+    bench = Bench(kafka, ledger)
+    topic = bench.topic()
+    stream = bench.streams[topic]
+    bench.write(topic, 50)
+    second = ledger.claim(bench.scope, holder="second")
+    stream.barrier(second)
+    bench.write(topic, 10)  # 51 to 60, of the deposed leader
+    good = stream.write(stamp(second), 1)
+    reader: Any = PartitionReader
+    sorted_out = reader._sorted_out
+    stopped: list[None] = []
+
+    def interrupted(self: PartitionReader, batch: list[Message], end: int) -> Any:
+        done = sorted_out(self, batch, end)
+        if batch and not stopped:
+            stopped.append(None)
+            raise Stopped
+        return done
+
+    monkeypatch.setattr(PartitionReader, "_sorted_out", interrupted)
+    with bench.consumer() as consumer:
+        consumer.assign([TopicPartition(topic, 0, 55)])
+        with pytest.raises(Stopped):
+            read_count(consumer, 1)
+        assert values_of(read_count(consumer, 1)) == good
+        assert consumer.counts == {"stale-epoch": 6, "ok": 1}
+    starts = {row.position.offset for row in ledger.table.starts(topic, 0)}
+    assert starts == {0, 50}
+
+
+def test_a_commit_of_what_was_read_in_a_former_life(
+    kafka: KafkaBroker, ledger: Ledger
+) -> None:
+    """Taken for one of the new life, it would skip what was never read."""
+    bench = Bench(kafka, ledger)
+    topic = bench.topic()
+    bench.write(topic, 10)
+    with bench.consumer({"enable.auto.commit": False}) as consumer:
+        consumer.subscribe([topic])
+        former = read_count(consumer, 10)
+        make_anew(kafka, topic)
+        bench.write(topic, 30)
+        latter: list[Message] = []
+
+        inside: Any = consumer
+
+        def has_come() -> bool:
+            with suppress(TopicUnavailable):
+                latter[:] = consumer.consume(3, 0.2)
+            return topic in inside._reader._looks.renewed and bool(latter)
+
+        wait_until(has_come, 30, "the new life is read")
+        with pytest.raises(TopicUnavailable, match="of the former life"):
+            consumer.commit(message=former[-1], asynchronous=False)
+        consumer.commit(message=latter[-1], asynchronous=False)
+    assert bench.committed(topic) == (latter[-1].offset() or 0) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -222,6 +223,25 @@ def test_a_topic_that_was_not_taken_over(
     assert producer.confirm().counts["admitted"] == 2
 
 
+def test_a_topic_that_is_taken_over_while_it_is_written_to(
+    kafka: KafkaBroker,
+    producer: FencedProducer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = kafka.create_topic("t")
+    inside: Any = producer
+    check = inside._check_leading
+
+    def meanwhile() -> None:
+        check()
+        monkeypatch.undo()
+        producer.take_over([topic])
+
+    monkeypatch.setattr(producer, "_check_leading", meanwhile)
+    producer.produce(topic, b"v")
+    assert producer.confirm().are_all_admitted
+
+
 def test_single_partitions(kafka: KafkaBroker, producer: FencedProducer) -> None:
     topic = kafka.create_topic("t", partitions=3)
     taken = producer.take_over([TopicPartition(topic, 1)])
@@ -359,6 +379,62 @@ def test_a_leadership_of_another_ledger(
     with topics.open() as again:
         again.verify(mine)
         FencedProducer(kafka.config, again, mine).close()
+
+
+def test_a_forked_process_writes_nothing(
+    kafka: KafkaBroker, producer: FencedProducer
+) -> None:
+    """Its client has no threads there: messages would be taken, and never sent."""
+    topic = kafka.create_topic("t")
+    producer.take_over([topic])
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told: list[str] = []
+        calls: list[Callable[[], object]] = [
+            lambda: producer.produce(topic, b"v"),
+            lambda: producer.take_over([topic]),
+            producer.confirm,
+            producer.close,
+        ]
+        for call in calls:
+            try:
+                call()
+            except RuntimeError as error:
+                told.append(str(error))
+        os.write(writing, "\n".join(told).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        told = pipe.read().splitlines()
+    os.waitpid(child, 0)
+    assert len(told) == 3
+    assert all("open one in each process" in one for one in told)
+    producer.produce(topic, b"v")
+    assert producer.confirm().are_all_admitted
+
+
+def test_a_close_that_is_interrupted_may_be_repeated(
+    kafka: KafkaBroker, ledger: Ledger, leadership: Leadership
+) -> None:
+    topic = kafka.create_topic("t")
+    told: list[object] = []
+
+    def once(*_: object) -> None:
+        told.append(None)
+        if len(told) == 1:
+            raise KeyboardInterrupt
+
+    config = {**kafka.config, "linger.ms": 200, "batch.num.messages": 10}
+    producer = FencedProducer(config, ledger, leadership)
+    producer.take_over([topic])
+    for _ in range(100):
+        producer.produce(topic, b"v", on_delivery=once)
+    with pytest.raises(KeyboardInterrupt):
+        producer.close()
+    producer.close()
+    assert len(producer) == 0
+    assert len(records(kafka, topic)) == 101
 
 
 # Leaderships, settings, and the producer underneath.

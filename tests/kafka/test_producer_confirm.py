@@ -25,9 +25,10 @@ from epochfence.epochs.receipts import Receipts
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.table import Table
 from epochfence.epochs.topics import TopicKeeper
-from epochfence.producers import partition_watch
+from epochfence.producers import acknowledgements, partition_watch
 from epochfence.producers.fenced_producer import FencedProducer
 from epochfence.producers.lives import Lives
+from epochfence.producers.territory import Ground
 from support.brokers import KafkaBroker
 from support.compaction import COMPACTABLE, force_compaction
 from support.ledgers import LedgerTopics, unnamed_topics, write_record
@@ -299,6 +300,28 @@ def test_deposed_in_the_midst_of_it(
     assert len(producer.confirm()) == 0
 
 
+def test_a_barrier_that_is_gone_proves_nothing(
+    kafka: KafkaBroker, ledger: Ledger, producer: FencedProducer
+) -> None:
+    """Though all messages were acknowledged below it: an election cut the log."""
+    topic = kafka.create_topic("t")
+    producer.take_over([topic])
+    write(producer, topic, 2)
+    succeed(kafka, ledger, topic)
+    write(producer, topic, 1)  # 5
+    inside: Any = producer
+    # As if there had been one behind them all.
+    inside._territory._grounds[topic, 0] = Ground(_topic_id(kafka, topic), 6)
+    found = outcomes(producer.confirm())
+    assert found == {1: "admitted", 2: "admitted", 5: "fenced"}
+
+
+def _topic_id(kafka: KafkaBroker, topic: str) -> str:
+    facts = TopicKeeper(kafka.config, 10).facts(topic)
+    assert facts is not None
+    return facts.topic_id
+
+
 def test_a_second_barrier_is_no_epoch_start(
     kafka: KafkaBroker, ledger: Ledger, producer: FencedProducer
 ) -> None:
@@ -356,7 +379,7 @@ def test_only_what_lies_behind_the_barrier_is_read(
 
     monkeypatch.setattr(PartitionReader, "read", noted)
     assert producer.confirm().counts["admitted"] == 4
-    assert read == [(0, 1, 4)]
+    assert read == [(0, 1, 4), (1, 4, 5)]  # of the latter, the barrier alone
 
 
 def test_a_partition_without_a_proved_barrier_is_read_from_its_start(
@@ -539,10 +562,69 @@ def test_a_topic_that_is_gone(
     topic = kafka.create_topic("t")
     producer.take_over([topic])
     write(producer, topic, 2)
+    other = kafka.create_topic("t", partitions=2)
+    producer.take_over([other])
+    write(producer, other, 1, partition=0)
+    write(producer, other, 1, partition=1)
     ledger.claim("s", holder="b")
     kafka.delete_topic(topic)
-    with pytest.raises(TopicUnavailable, match="no such topic"):
-        producer.confirm()
+    make_anew(kafka, other)  # without partition 1
+    receipts = producer.confirm()
+    gone = [receipts.outcome(topic, 0, offset) for offset in (1, 2)]
+    assert gone == ["indeterminate"] * 2
+    # The others get their answer all the same.
+    assert receipts.outcome(other, 0, 1) == "lost"
+    assert receipts.outcome(other, 1, 1) == "indeterminate"
+    assert len(producer.confirm()) == 0
+
+
+def test_where_an_offset_came_again_nothing_is_taken_for_granted(
+    kafka: KafkaBroker,
+    ledger: Ledger,
+    producer: FencedProducer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What lies below may be gone as well, though nobody else leads."""
+    monkeypatch.setattr(partition_watch, "_LOOK_EVERY_S", 600)
+    topic = kafka.create_topic("t")
+    producer.take_over([topic])
+    write(producer, topic, 10)
+    make_anew(kafka, topic)
+    for _ in range(5):
+        write_record(kafka, topic, None, b"foreign")
+    write(producer, topic, 1)
+    found = outcomes(producer.confirm())
+    assert {found[offset] for offset in range(1, 5)} == {"lost"}
+
+
+def test_a_report_that_an_exception_came_before(
+    kafka: KafkaBroker, producer: FencedProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler's, for one: the client does not report again."""
+    topic = kafka.create_topic("t")
+    producer.take_over([topic])
+    report = acknowledgements.Generation.report
+    interrupted: list[None] = []
+
+    def interruptible(self: Any, error: Any, message: Any) -> None:
+        if not interrupted:
+            interrupted.append(None)
+            raise KeyboardInterrupt
+        report(self, error, message)
+
+    monkeypatch.setattr(acknowledgements.Generation, "report", interruptible)
+    assert producer.confirm().are_all_admitted  # from here on, that is the report
+    for _ in range(3):
+        producer.produce(topic, b"v")
+    with pytest.raises(KeyboardInterrupt):
+        producer.flush(30)
+    receipts = producer.confirm()
+    assert len(receipts) == 2
+    assert not receipts.are_all_admitted
+    [missed] = receipts.undelivered
+    assert (missed.error, missed.messages) == ("REPORT_LOST", 1)
+    producer.produce(topic, b"v")
+    assert producer.confirm().are_all_admitted
 
 
 def test_an_end_that_a_deposed_broker_told(
@@ -600,3 +682,36 @@ def test_it_takes_longer_than_allowed(
         producer.confirm()
     monkeypatch.undo()
     assert producer.confirm().counts["admitted"] == 1
+
+
+def test_exceptions_on_the_way_to_the_answer_cost_nothing(
+    kafka: KafkaBroker, producer: FencedProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a signal's handler raises there: the next answer has everything."""
+    topic = kafka.create_topic("t")
+    producer.take_over([topic])
+    write(producer, topic, 3)
+    inside: Any = producer
+    confirmation = inside._confirmation
+    for name in ("_answer", "_await_reports"):
+        with monkeypatch.context() as patched:
+            patched.setattr(confirmation, name, doing(KeyboardInterrupt()))
+            with pytest.raises(KeyboardInterrupt):
+                producer.confirm()
+        write(producer, topic, 1)
+    assert outcomes(producer.confirm()) == dict.fromkeys(range(1, 6), "admitted")
+    assert len(producer.confirm()) == 0
+
+
+def test_many_reports_are_folded_on_the_way(
+    kafka: KafkaBroker, producer: FencedProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acknowledgements, "_QUEUED", 10)
+    topic = kafka.create_topic("t", partitions=2)
+    producer.take_over([topic])
+    for number in range(2000):
+        producer.produce(topic, b"v", partition=number % 2)
+        producer.poll(0)
+    receipts = producer.confirm()
+    assert receipts.are_all_admitted
+    assert len(receipts) == 2000

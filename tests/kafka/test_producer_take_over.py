@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -297,7 +298,9 @@ def test_a_grant_that_the_ledger_does_not_know(
     kafka: KafkaBroker, ledger: Ledger
 ) -> None:
     with unnamed_topics(kafka).open() as elsewhere:
-        leadership = elsewhere.claim("nowhere", holder="a")
+        claimed = elsewhere.claim("nowhere", holder="a")
+    # As if this ledger had granted it, and lost it since.
+    leadership = dataclasses.replace(claimed, origin=ledger.origin)
     with FencedProducer(kafka.config, ledger, leadership) as producer:
         with pytest.raises(LedgerRegressed):
             producer.take_over([kafka.create_topic("t")])

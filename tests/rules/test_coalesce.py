@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -90,3 +91,21 @@ def test_who_runs_out_of_time_is_told() -> None:
         may_end.set()
         first.result(30)
     shared(time.monotonic() + 60)
+
+
+def test_an_exception_between_two_steps_blocks_nobody() -> None:
+    """Such as what a signal's handler raises."""
+    runs: list[float] = []
+    shared: Any = Coalesced(runs.append, overdue)
+    has_to_run = shared._has_to_run
+
+    def interrupted(*arguments: Any) -> bool:
+        has_to_run(*arguments)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shared, "_has_to_run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            shared(time.monotonic() + 5)
+    shared(time.monotonic() + 5)
+    assert len(runs) == 1

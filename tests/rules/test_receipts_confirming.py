@@ -170,7 +170,7 @@ def test_the_barrier_that_fences_a_message_lies_before_it() -> None:
 
 def test_what_lies_before_the_own_barrier_is_admitted() -> None:
     assert outcomes(["own", "own barrier"], 0, at=1) == ["admitted"]
-    assert outcomes(["own"], 0, 1, at=2) == ["admitted"] * 2
+    assert outcomes(["own", "own", "own barrier"], 0, 1, at=2) == ["admitted"] * 2
 
 
 @pytest.mark.parametrize("at_barrier", ["gap", "own", "x barrier", "before"])
@@ -179,6 +179,8 @@ def test_a_barrier_that_is_not_there_proves_nothing(at_barrier: str) -> None:
     log = ["barrier after", at_barrier, "own barrier", "own"]
     assert outcomes(log, 3, at=1) == ["fenced"]
     assert outcomes(["barrier after"], 0, 2, at=1) == ["lost"] * 2
+    # Though everything was acknowledged below it.
+    assert outcomes(["barrier after", "own"], 1, at=2) == ["fenced"]
 
 
 def test_a_further_scope_that_the_barrier_hides_is_looked_up() -> None:

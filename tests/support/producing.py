@@ -43,7 +43,7 @@ def doing(answer: object) -> Callable[..., Any]:
     """A function that takes anything: it raises an exception, or gives the answer."""
 
     def do(*_: object, **__: object) -> Any:
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
