@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
+
+import pytest
 
 from epochfence.consumers.turns import Turns
 
@@ -46,3 +49,32 @@ def test_nobody_is_inside_with_another() -> None:
     for thread in threads:
         thread.join()
     assert highest == 1
+
+
+def test_an_exception_on_the_way_in_leaves_it_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a signal's handler raises may come when the lock is taken already."""
+    turns: Any = Turns()
+    lock = turns._lock
+
+    class Interrupted:
+        def acquire(self) -> None:
+            lock.acquire()
+            raise KeyboardInterrupt
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(lock, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(turns, "_lock", Interrupted())
+        with pytest.raises(KeyboardInterrupt), turns:
+            pass
+    entered = threading.Event()
+
+    def get_in() -> None:
+        with turns:
+            entered.set()
+
+    threading.Thread(target=get_in, daemon=True).start()
+    assert entered.wait(10)

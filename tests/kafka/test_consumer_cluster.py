@@ -444,3 +444,28 @@ def coordinator_of(cluster: KafkaCluster, group: str) -> int:
     admin: Any = cluster.admin
     described = admin.describe_consumer_groups([group])[group].result(30)
     return int(described.coordinator.id)
+
+
+def test_a_seek_over_a_change_of_leader_is_no_truncation(
+    healing_cluster: KafkaCluster, ledger: Ledger
+) -> None:
+    """Nobody knows the leader epoch of what was not read."""
+    topic = f"jump-{secrets.token_hex(4)}"
+    create_named(healing_cluster, topic, replicas=[1, 2, 3])
+    leader = ledger.claim(SCOPE, holder="a")
+    writer = Writer(healing_cluster, topic, **IMPATIENT)
+    for _ in range(30):
+        writer.write(stamp(leader), b"v")
+    first = healing_cluster.leader_of(topic, 0)
+    healing_cluster.nodes[first].kill()
+    wait_until(
+        lambda: healing_cluster.leader_of(topic, 0) != first, 60, "another node leads"
+    )
+    for _ in range(30):
+        writer.write(stamp(leader), b"v")  # 30 to 59, in a later leader epoch
+    with fenced(healing_cluster, ledger, topic, "jump") as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        assert offsets_of(read_to(consumer, {(topic, 0): 10}), 0) == list(range(10))
+        consumer.seek(TopicPartition(topic, 0, 50))
+        seen = read_to(consumer, {(topic, 0): 60})
+        assert offsets_of(seen, 0) == list(range(50, 60))

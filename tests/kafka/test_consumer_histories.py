@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -12,7 +13,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
-from epochfence import FencedConsumer, Ledger, TopicUnavailable
+from epochfence import (
+    FencedConsumer,
+    Ledger,
+    MisconfiguredError,
+    TopicUnavailable,
+    Verdict,
+)
+from epochfence.consumers import pipeline
 from epochfence.epochs.fence import PartitionFence
 from epochfence.epochs.partition_reader import PartitionReader
 from support.brokers import KafkaBroker
@@ -401,3 +409,86 @@ def test_a_commit_of_what_was_read_in_a_former_life(
             consumer.commit(message=former[-1], asynchronous=False)
         consumer.commit(message=latter[-1], asynchronous=False)
     assert bench.committed(topic) == (latter[-1].offset() or 0) + 1
+
+
+# Further histories.
+
+
+def test_much_is_taken_in_while_a_topic_is_gone(
+    kafka: KafkaBroker, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the rebalance helps, and that comes only to a client that is called."""
+    monkeypatch.setattr(pipeline, "_MOST_WAITING", 100)
+    bench = Bench(kafka, ledger)
+    topic, other = bench.topic(), bench.topic()
+    good = bench.write(topic, 1000)
+    bench.write(other, 3)
+    with bench.consumer({"topic.metadata.refresh.interval.ms": 500}) as consumer:
+        consumer.subscribe([topic, other])
+        wait_until(
+            lambda: bool(consumer.poll(0.1)) or len(consumer.assignment()) == 2,
+            30,
+            "assigned",
+        )
+        kafka.delete_topic(other)
+        values: list[bytes | None] = []
+        deadline = time.monotonic() + 60
+        consumer.seek(TopicPartition(topic, 0, 0))
+        while len(values) < len(good):
+            assert time.monotonic() < deadline, len(values)
+            with suppress(TopicUnavailable):
+                for message in consumer.consume(1000, 0.2):
+                    if message.error() is None and message.topic() == topic:
+                        values.append(message.value())
+    assert values == good
+
+
+def test_a_pause_does_not_tell_of_rejections_twice(
+    kafka: KafkaBroker, ledger: Ledger
+) -> None:
+    bench = Bench(kafka, ledger)
+    topic = bench.topic()
+    stream = bench.streams[topic]
+    good = bench.write(topic, 3)
+    second = ledger.claim(bench.scope, holder="second")
+    good += stream.write(stamp(second), 3)
+    bench.write(topic, 3)  # 6 to 8: stale
+    good += stream.write(stamp(second), 3)
+    told: list[int | None] = []
+
+    def on_rejected(message: Message, _: Verdict) -> None:
+        told.append(message.offset())
+
+    with bench.consumer(on_rejected=on_rejected) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        values = values_of(read_count(consumer, 1))
+        while len(values) < len(good):
+            message = consumer.poll(5)  # the rest is read ahead
+            assert message is not None
+            values.append(message.value())
+            consumer.pause([TopicPartition(topic, 0)])
+            consumer.resume([TopicPartition(topic, 0)])
+        assert values == good
+        assert told == [6, 7, 8]
+        assert consumer.counts == {"ok": 9, "stale-epoch": 3}
+        # A seek is another matter: what it goes back over is judged anew.
+        consumer.seek(TopicPartition(topic, 0, 6))
+        assert values_of(read_count(consumer, 3)) == good[-3:]
+        assert told == [6, 7, 8] * 2
+
+
+def test_an_error_that_is_raised_again_does_not_grow(
+    kafka: KafkaBroker, ledger: Ledger
+) -> None:
+    bench = Bench(kafka, ledger)
+    topic, other = bench.topic(), bench.topic()
+    config = {**kafka.config, "group.id": bench.group}
+    with FencedConsumer(config, ledger, require={topic: []}) as consumer:
+        consumer.subscribe([f"^({topic}|{other})$"])
+        lengths: list[int] = []
+        while len(lengths) < 50:
+            try:
+                consumer.poll(0.1)
+            except MisconfiguredError as error:
+                lengths.append(len(traceback.extract_tb(error.__traceback__)))
+        assert lengths[-1] == lengths[1]
