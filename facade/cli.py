@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epochfence import cli_audit, cli_ledger
+from epochfence import cli_audit, cli_demo, cli_ledger
 
 app = typer.Typer(
     name="epochfence",
@@ -19,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("demo")(cli_demo.demo)
 app.command("audit")(cli_audit.audit)
 app.add_typer(cli_ledger.app, name="ledger")
 
