@@ -50,37 +50,36 @@ class Screen:
         """Show what is new."""
         if self._live is None:
             for line in scene.told[self._told :]:
-                self._console.print(Text(line), soft_wrap=True)
+                self._print(Text(line))
             self._told = len(scene.told)
             return
-        told = [*scene.told, *[""] * _TOLD_LINES][-_TOLD_LINES:]
-        if len(scene.told) < _TOLD_LINES:
-            told = [*scene.told, *[""] * (_TOLD_LINES - len(scene.told))]
+        told = scene.told[-_TOLD_LINES:]
+        told += [""] * (_TOLD_LINES - len(told))
         lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in told]
         self._live.update(
             Group(*lines, Text(), levels(scene, self._scenario), Text(), picture(scene))
         )
+
+    def _print(self, what: RenderableType) -> None:
+        # A terminal gets whole words; a file, lines as long as they are.
+        self._console.print(what, soft_wrap=not self._console.is_terminal)
 
     def sum_up(self, scene: Scene) -> None:
         """Show what came of it, what happened, and what to try next."""
         if self._live is not None:
             # Of what was live, the lines are what is worth keeping.
             for line in scene.told:
-                self._console.print(Text(line), soft_wrap=True)
-
-        def out(what: RenderableType) -> None:
-            self._console.print(what, soft_wrap=True)
-
-        out("")
-        out(levels(scene, self._scenario))
-        out("")
-        out(picture(scene))
-        out("")
+                self._print(Text(line))
+        self._print("")
+        self._print(levels(scene, self._scenario))
+        self._print("")
+        self._print(picture(scene))
+        self._print("")
         for item, seen in scene.wrong(self._scenario.right).items():
-            out(Text(_blame(item, seen, scene, self._scenario)))
-        out("")
+            self._print(Text(_blame(item, seen, scene, self._scenario)))
+        self._print("")
         for paragraph in _conclusion(scene, self._scenario):
-            out(Text(paragraph))
+            self._print(Text(paragraph))
 
 
 def levels(scene: Scene, scenario: Scenario) -> Table:

@@ -56,7 +56,9 @@ def demo(
             config = kafka_config(bootstrap_server, properties, command_config)
         scenario = make_scenario(random.randrange(10_000) if seed is None else seed)
         console = Console(markup=False, highlight=False, emoji=False)
-        console.print(_opening(config, scenario.seed), soft_wrap=True)
+        console.print(
+            _opening(config, scenario.seed), soft_wrap=not console.is_terminal
+        )
         # What the library would log is what the demo shows.
         logging.getLogger("epochfence").setLevel(logging.ERROR)
         try:
