@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -60,3 +61,10 @@ def test_its_lines_of_files_are_such_lines(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "1 epoch start known beforehand" in result.stdout
     assert "1 record: 1 admitted" in result.stdout
+
+
+def test_the_picture_is_that_of_the_recording() -> None:
+    script = _ROOT / "docs" / "draw_takeover.py"
+    names = runpy.run_path(str(script))
+    drawn: str = names["draw"]()
+    assert drawn == (_ROOT / "docs" / "takeover.svg").read_text("ascii")

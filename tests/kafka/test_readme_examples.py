@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Consumer, Message, TopicPartition
 
 import epochfence
 from support.brokers import KafkaBroker
 from support.ledgers import unnamed_topics
-from support.stream import Stream, stamp
+from support.stream import Stream, read_count, stamp, values_of
 
 _README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 
@@ -57,10 +58,75 @@ def test_the_ledger(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_takeover(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    code = block_with("take_over")
+    code = block_with("zombie.take_over")
     assert len([line for line in code.splitlines() if line]) <= 25
     play(code, {})
     assert capsys.readouterr().out == block_with("pod-8: ", "text")
+
+
+def test_one_leader_for_each_partition(kafka: KafkaBroker, play: Play) -> None:
+    orders = kafka.create_topic("partitioned", partitions=4)
+    code = block_with("by_partition").replace('"orders"', repr(orders))
+    with unnamed_topics(kafka).open() as ledger:
+        names = {**vars(epochfence), "ledger": ledger, "kafka": kafka.config}
+        play(code, {**names, "TopicPartition": TopicPartition})
+        config = {**kafka.config, "group.id": orders, "auto.offset.reset": "earliest"}
+        with epochfence.FencedConsumer(
+            config, ledger, require={orders: ["orders/{partition}"]}
+        ) as consumer:
+            consumer.subscribe([orders])
+            assert values_of(consumer.consume(1, 30)) == [b"v"]
+
+
+def test_epoch_starts_as_json() -> None:
+    start = epochfence.EpochStart(
+        "t", "id", 0, "w", 7, "9f3a1c22d4e5b6a7", epochfence.Position(None, 5)
+    )
+    names = {**vars(epochfence), "json": json, "start": start}
+    exec(compile(block_with("json.dumps(start)"), "README.md", "exec"), names)
+
+
+def test_a_first_rollout(
+    kafka: KafkaBroker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The steps, with history and a leader that is deposed in the second."""
+    choice: dict[str, Any] = {"unstamped": "admit-until-first-stamp"}
+    group = {**kafka.config, "auto.offset.reset": "earliest"}
+    settings = epochfence.FenceSettings(["w"], **choice)
+    require = {topic: ["w"]}
+    stream = Stream(kafka, topic)
+    history = stream.write([], 3)
+    with unnamed_topics(kafka).open() as ledger:
+        dry = epochfence.FencedConsumer(
+            {**group, "group.id": topic}, ledger, require=require, mode="dry-run",
+            **choice,
+        )  # fmt: skip
+        with dry:
+            dry.subscribe([topic])
+            assert values_of(read_count(dry, 3)) == history
+            assert dry.counts == {"unstamped-admitted": 3}
+            first, second = (ledger.claim("w", holder=holder) for holder in "ab")
+            with epochfence.FencedProducer(
+                kafka.config, ledger, second, settings=settings
+            ) as leader:
+                leader.take_over([topic])
+                leader.produce(topic, b"good")
+                assert leader.confirm().are_all_admitted
+            bad = stream.write(stamp(first)) + stream.write([])
+            assert values_of(read_count(dry, 3)) == [b"good", *bad]
+            assert dry.counts == {
+                "unstamped-admitted": 3,
+                "barrier": 1,
+                "ok": 1,
+                "stale-epoch": 1,
+                "unstamped": 1,
+            }
+        with epochfence.FencedConsumer(
+            {**group, "group.id": f"{topic}-2"}, ledger, require=require, **choice
+        ) as enforced:
+            enforced.subscribe([topic])
+            assert values_of(read_count(enforced, 4)) == [*history, b"good"]
+    assert "other settings" not in caplog.text
 
 
 def test_the_fence_alone(kafka: KafkaBroker, topic: str, play: Play) -> None:
