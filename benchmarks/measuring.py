@@ -1,50 +1,74 @@
-"""What the benchmarks on Kafka share: topics of their own, and what they ran with."""
+"""What all benchmarks share: a broker, turns, and figures.
+
+A figure is the ratio of two ways to do the same, taken in turns (A B A B) on one
+machine: what a machine does differently from another one cancels out.
+"""
 
 from __future__ import annotations
 
-import argparse
-import json
 import platform
 import secrets
 import statistics
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from confluent_kafka import libversion
+from confluent_kafka import Producer, libversion
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from epochfence import Ledger
 
 SCOPE = "orders-writer"
+VALUE = b"x" * 100
+#: A stamp of a grant that nobody made, for loops that are written by hand.
+STAMP = ("epochfence", b"1:9f3a1c22d4e5b6a7:orders-writer")
+
+_TIMEOUT_S = 30
 
 
-@contextmanager
-def measuring_topic(servers: str) -> Generator[tuple[str, Ledger]]:
-    """A topic of one partition and a ledger; nothing is left behind."""
-    config: dict[str, Any] = {"bootstrap.servers": servers}
-    suffix = secrets.token_hex(6)
-    topic, coordination, table = (
-        f"{name}-{suffix}" for name in ("benchmark", "coordination", "starts")
-    )
-    admin: Any = AdminClient(config)
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
-    try:
-        with Ledger(
-            config, coordination_topic=coordination, table_topic=table
-        ) as ledger:
-            yield topic, ledger
-    finally:
-        for done in admin.delete_topics([topic, coordination, table]).values():
-            done.result(30)
+@dataclass(frozen=True)
+class Figure:
+    """One measured ratio.
 
+    Attributes:
+        benchmark: The benchmark's name.
+        figure: What was compared: `own to baseline`.
+        ratio: The speed of the own way to that of the baseline, above 1: faster.
+            The median over the turns.
+        spread: The lowest and the highest ratio.
+        repeats: How many turns.
+        own: The own way's median, in `unit`: for orientation, of this machine.
+        baseline: The same of the baseline.
+        unit: What the two are in.
+    """
 
-def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
-    """The median of the ratios within each turn."""
-    pairs = zip(numerators, denominators, strict=True)
-    return round(statistics.median(one / other for one, other in pairs), 2)
+    benchmark: str
+    figure: str
+    ratio: float
+    spread: tuple[float, float]
+    repeats: int
+    own: float
+    baseline: float
+    unit: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is printed."""
+        return {
+            "benchmark": self.benchmark,
+            "figure": self.figure,
+            "ratio": self.ratio,
+            "spread": list(self.spread),
+            "repeats": self.repeats,
+            "own": self.own,
+            "baseline": self.baseline,
+            "unit": self.unit,
+            "versions": versions(),
+        }
 
 
 def versions() -> dict[str, str]:
@@ -57,33 +81,121 @@ def versions() -> dict[str, str]:
     }
 
 
-def run(
-    name: str,
-    doc: str | None,
-    measure: Callable[[str, int, int], dict[str, object]],
+def compare(
+    benchmark: str,
+    figure: str,
+    own: Sequence[float],
+    baseline: Sequence[float],
     *,
-    messages: int,
-    repeats: int,
-) -> None:
-    """Parse the arguments of a benchmark, run it and print one JSON object."""
-    parser = argparse.ArgumentParser(
-        description=(doc or "").partition("\n")[0], prog=f"python -m benchmarks.{name}"
+    unit: str,
+    is_rate: bool = False,
+) -> Figure:
+    """A figure from what the two ways took in each turn.
+
+    Args:
+        benchmark: The benchmark's name.
+        figure: What is compared.
+        own: Times of the own way, in turn (rates, if `is_rate`).
+        baseline: The same of the other.
+        unit: What they are in.
+        is_rate: Whether more is faster.
+    """
+    pairs = zip(own, baseline, strict=True)
+    ratios = [one / other if is_rate else other / one for one, other in pairs]
+    return Figure(
+        benchmark,
+        figure,
+        round(statistics.median(ratios), 2),
+        (round(min(ratios), 2), round(max(ratios), 2)),
+        len(ratios),
+        _rounded(statistics.median(own)),
+        _rounded(statistics.median(baseline)),
+        unit,
     )
-    parser.add_argument("-b", "--bootstrap-server", default="localhost:9092")
-    parser.add_argument("--messages", type=int, default=messages)
-    parser.add_argument("--repeats", type=int, default=repeats)
-    options = parser.parse_args()
-    if options.messages < 10 or options.repeats < 1:
-        parser.error("at least 10 messages and 1 repeat")
-    figures = measure(options.bootstrap_server, options.messages, options.repeats)
-    print(
-        json.dumps(
-            {
-                "benchmark": name,
-                "messages": options.messages,
-                "repeats": options.repeats,
-                **figures,
-                "versions": versions(),
-            }
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.3g}")
+
+
+def in_turns(
+    ways: Mapping[str, Callable[[], float]], repeats: int
+) -> dict[str, list[float]]:
+    """Run every way once a turn; give what each returned."""
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            found[name].append(way())
+    return found
+
+
+# The broker.
+
+
+@contextmanager
+def broker(servers: str | None) -> Generator[str]:
+    """The address of a Kafka: the given one, or one by the tests' choices."""
+    if servers is not None:
+        yield servers
+        return
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from support.brokers import open_first
+    from support.plugin import BROKER_CHOICES
+    from support.unavailable import Unavailable
+
+    with ExitStack() as stack:
+        try:
+            found = open_first(BROKER_CHOICES, stack)
+        except Unavailable as reason:
+            raise SystemExit(f"benchmarks: {reason}") from None
+        yield found.bootstrap_servers
+
+
+class Bench:
+    """A topic and a ledger of a benchmark's own.
+
+    Attributes:
+        config: The cluster's settings.
+        topic: The topic.
+        coordination_topic: The ledger's.
+        table_topic: The ledger's.
+    """
+
+    def __init__(self, servers: str, partitions: int = 1) -> None:
+        suffix = secrets.token_hex(6)
+        self.config: dict[str, Any] = {"bootstrap.servers": servers}
+        self.topic = f"benchmark-{suffix}"
+        self.coordination_topic = f"benchmark-coordination-{suffix}"
+        self.table_topic = f"benchmark-starts-{suffix}"
+        self._admin: Any = AdminClient(self.config)
+        new = NewTopic(self.topic, partitions, 1)
+        self._admin.create_topics([new])[self.topic].result(_TIMEOUT_S)
+        with self.ledger():
+            pass  # both topics are made
+
+    def ledger(self) -> Ledger:
+        """The ledger, opened anew."""
+        return Ledger(
+            self.config,
+            coordination_topic=self.coordination_topic,
+            table_topic=self.table_topic,
         )
+
+    def close(self) -> None:
+        """Delete the topics."""
+        topics = [self.topic, self.coordination_topic, self.table_topic]
+        for deleted in self._admin.delete_topics(topics).values():
+            deleted.result(_TIMEOUT_S)
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def filler(config: Mapping[str, Any]) -> Producer:
+    """A producer that takes a million messages without a pause."""
+    return Producer(
+        {**config, "linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
     )
