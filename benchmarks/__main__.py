@@ -1,6 +1,6 @@
 """The benchmarks: `python -m benchmarks [NAME...] [--json] [--readme]`.
 
-They use the Kafka that `-b` names, or one by the tests' choice, and leave nothing in it.
+They use the Kafka that `-b` names, or one by the tests' choice, and leave it clean.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -86,23 +85,34 @@ def write_records(path: Path, records: int) -> int:
 def run_audit(records: Path, ledger: Path) -> Run:
     """Run the command once."""
     command = [sys.executable, "-m", "epochfence", "audit", str(records)]
-    process = subprocess.Popen(
-        [*command, "--ledger", str(ledger)], stdout=subprocess.DEVNULL
+    return run_apart([*command, "--ledger", str(ledger)])
+
+
+#: What a process takes is told to its parent; a large parent's memory would count for
+#: its own, from before it was replaced. So a small one starts it.
+_STARTER = """
+import json, resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([code, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024]))
+"""
+
+
+def run_apart(command: list[str]) -> Run:
+    """Run a command in a process of its own."""
+    told = subprocess.run(
+        [sys.executable, "-c", _STARTER, *command], capture_output=True, check=True
     )
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise SystemExit(f"audit ended with {process.returncode}")
-    return Run(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    code, cpu_s, peak_mb = json.loads(told.stdout)
+    if code != 0:
+        raise SystemExit(f"{command[:4]} ended with {code}: {told.stderr.decode()}")
+    return Run(cpu_s, peak_mb)
 
 
 def parse(records: Path) -> float:
     """Read the file's lines with the standard library; give the processor time."""
     code = "import json, sys\nfor line in open(sys.argv[1], 'rb'): json.loads(line)"
-    process = subprocess.Popen([sys.executable, "-c", code, str(records)])
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return usage.ru_utime + usage.ru_stime
+    return run_apart([sys.executable, "-c", code, str(records)]).cpu_s
 
 
 def measure(_: str | None, repeats: int) -> list[Figure]:

@@ -10,6 +10,7 @@ In process, on messages prefetched from Kafka, in batches of 1,000:
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
@@ -36,13 +37,10 @@ def measure(servers: str, repeats: int) -> list[Figure]:
             count = takeovers or MESSAGES // BATCH
             leaders = [ledger.claim(SCOPE, holder=f"pod-{n}") for n in range(count)]
             _fill(bench, leaders)
-            batches = _prefetched(bench)
             found = in_turns(
                 {
-                    "headers()": lambda batches=batches: _looked_at(batches),
-                    "fence": lambda batches=batches, ledger=ledger: _judged(
-                        batches, ledger
-                    ),
+                    "headers()": partial(_looked_at, bench),
+                    "fence": partial(_judged, bench, ledger),
                 },
                 repeats,
             )
@@ -70,6 +68,7 @@ def _fill(bench: Bench, leaders: list[Leadership]) -> None:
 
 
 def _prefetched(bench: Bench) -> list[list[Message]]:
+    """Messages that nobody has looked at: the client keeps what it has decoded."""
     consumer = Consumer({**bench.config, "group.id": bench.topic})
     consumer.assign([TopicPartition(bench.topic, 0, 0)])
     batches: list[list[Message]] = []
@@ -79,7 +78,8 @@ def _prefetched(bench: Bench) -> list[list[Message]]:
     return batches
 
 
-def _looked_at(batches: list[list[Message]]) -> float:
+def _looked_at(bench: Bench) -> float:
+    batches = _prefetched(bench)
     start = time.thread_time()
     for batch in batches:
         for message in batch:
@@ -87,9 +87,9 @@ def _looked_at(batches: list[list[Message]]) -> float:
     return (time.thread_time() - start) / MESSAGES * 1e6
 
 
-def _judged(batches: list[list[Message]], ledger: Ledger) -> float:
-    topic = batches[0][0].topic() or ""
-    fence = Fence(ledger, require={topic: [SCOPE]})
+def _judged(bench: Bench, ledger: Ledger) -> float:
+    batches = _prefetched(bench)
+    fence = Fence(ledger, require={bench.topic: [SCOPE]})
     start = time.thread_time()
     for batch in batches:
         fence.filter(batch)

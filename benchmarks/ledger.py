@@ -6,6 +6,7 @@ Beside a plain consumer that reads the same records and looks at nothing.
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -25,8 +26,8 @@ def measure(servers: str, repeats: int) -> list[Figure]:
             _fill(bench, grants)
             found = in_turns(
                 {
-                    "plain": lambda bench=bench, n=grants: _read(bench, n),
-                    "ledger": lambda bench=bench, n=grants: _loaded(bench, n),
+                    "plain": partial(_read, bench, grants),
+                    "ledger": partial(_loaded, bench, grants),
                 },
                 repeats,
             )

@@ -1,14 +1,15 @@
 """How long a takeover takes: from the claim to the first write known as admitted.
 
-Beside what a leader without fencing would do: open an idempotent producer, and have one
-message acknowledged by each partition. (Half a second of both is the client's: so long an
-idempotent producer waits before it asks for its id a second time, and the first time it
-is not connected yet.)
+Beside what a leader without fencing would do: open an idempotent producer, and have
+one message acknowledged by each partition. (Half a second of both is the client's: so
+long an idempotent producer waits before it asks for its id a second time, and the first
+time it is not connected yet.)
 """
 
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from confluent_kafka import Producer
 
@@ -24,10 +25,8 @@ def measure(servers: str, repeats: int) -> list[Figure]:
     for partitions in PARTITIONS:
         with Bench(servers, partitions) as bench, bench.ledger() as ledger:
             ways = {
-                "plain": lambda bench=bench, n=partitions: _written(bench, n),
-                "takeover": lambda bench=bench, ledger=ledger: _taken_over(
-                    bench, ledger
-                ),
+                "plain": partial(_written, bench, partitions),
+                "takeover": partial(_taken_over, bench, ledger),
             }
             in_turns(ways, 1)  # connected
             found = in_turns(ways, repeats)

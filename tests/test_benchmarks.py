@@ -1,4 +1,4 @@
-"""The benchmarks' own arithmetic, and the table that they make. They are not run here."""
+"""The benchmarks' arithmetic, and the table that they make. They are not run here."""
 
 from __future__ import annotations
 
