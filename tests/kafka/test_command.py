@@ -16,6 +16,7 @@ from epochfence import Ledger
 from epochfence.epochs.claims import claim_key, claim_value
 from support.brokers import KafkaBroker
 from support.compaction import COMPACTABLE
+from support.demo import problems, running_demo
 from support.histories import claim, stamp
 from support.ledgers import LedgerTopics, unnamed_topics, write_record
 from support.raw_produce import send_batch
@@ -414,3 +415,19 @@ def test_the_embedded_broker(caplog: pytest.LogCaptureFixture) -> None:
         first.verify()
         assert ledger.claim("s", holder="b").epoch == 2
     assert "embedded broker" in caplog.text
+
+
+def test_the_demo_on_a_cluster(kafka: KafkaBroker) -> None:
+    with running_demo("-b", kafka.bootstrap_servers, "--seed", "5") as demo:
+        code = demo.ended()
+        assert problems(demo.lines, code) == [], demo.lines
+        assert kafka.bootstrap_servers in demo.lines[0]
+    topics = kafka.admin.list_topics(timeout=10).topics
+    assert [name for name in topics if name.startswith("epochfence-demo")] == []
+
+
+def test_the_demo_on_no_cluster() -> None:
+    with running_demo("-b", "127.0.0.1:1") as demo:
+        assert demo.ended() == 2
+        assert "127.0.0.1:1" in demo.lines[-1]
+        assert "Traceback" not in "\n".join(demo.lines)
