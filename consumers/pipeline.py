@@ -127,6 +127,12 @@ class Pipeline:
         """Whether the client has to be called again, whatever there is to hand over."""
         return time.monotonic() - self._received_at > _SERVE_EVERY_S
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits to be judged, or to be handed over."""
+        is_waiting = self._inbox or self._judged is not None or self.outside
+        return not is_waiting and not self.outbox
+
     # Receiving.
 
     def receive(self, missing: int, wait_s: float, count: int) -> None:
