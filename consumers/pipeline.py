@@ -129,9 +129,8 @@ class Pipeline:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits to be judged, or to be handed over."""
-        is_waiting = self._inbox or self._judged is not None or self.outside
-        return not is_waiting and not self.outbox
+        """Whether nothing waits for more than to be handed over."""
+        return not self._inbox and self._judged is None and not self.outside
 
     # Receiving.
 
