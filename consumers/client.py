@@ -29,7 +29,8 @@ from confluent_kafka import (
 )
 
 from epochfence.consumers.partition import AssignedPartition
-from epochfence.epochs.connection import Config, LastError, group_consumer
+from epochfence.epochs.clients import KAFKA, Clients
+from epochfence.epochs.connection import Config, LastError
 
 #: How long a call may take that only makes the start faster.
 _WAKE_S = 1.0
@@ -54,12 +55,15 @@ class GroupClient:
     Args:
         config: The client's settings.
         is_incremental: Whether the group's assignments come as differences.
+        clients: Opens the consumer.
 
     Raises:
         MisconfiguredError: A setting is unknown, or contradicts the fence.
     """
 
-    def __init__(self, config: Config, *, is_incremental: bool) -> None:
+    def __init__(
+        self, config: Config, *, is_incremental: bool, clients: Clients = KAFKA
+    ) -> None:
         #: What the application's callbacks raised inside the client: there it would
         #: take messages with it.
         self._raised: list[BaseException] = []
@@ -71,7 +75,8 @@ class GroupClient:
         self._is_group_incremental = is_incremental
         self._is_torn = False
         self.is_subscribed = False
-        self.raw: Consumer = group_consumer(self._config, self._last_error)
+        self._clients = clients
+        self.raw: Consumer = clients.group_consumer(self._config, self._last_error)
 
     def renew(self) -> None:
         """Go on with a new client: the old one may ignore a topic made anew for good.
@@ -79,7 +84,7 @@ class GroupClient:
         The old one leaves the group; nothing is assigned afterwards.
         """
         self.raw.close()
-        self.raw = group_consumer(self._config, self._last_error)
+        self.raw = self._clients.group_consumer(self._config, self._last_error)
 
     def subscribe(
         self,

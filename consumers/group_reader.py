@@ -46,7 +46,6 @@ from epochfence.epochs.errors import (
 )
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.settings import FenceSettings
-from epochfence.epochs.topics import TopicKeeper
 
 _log = logging.getLogger(__name__)
 
@@ -130,11 +129,14 @@ class GroupReader:
         self._policies = policies
         self._view = LedgerView(ledger)
         connection = connection_settings(config)
-        keeper = None if ledger.is_embedded else TopicKeeper(connection, timeout_s)
+        clients, keeper = ledger.clients, None
+        if not ledger.is_embedded:
+            keeper = clients.topic_keeper(connection, timeout_s)
         self._looks = TopicLooks(keeper, timeout_s)
         self._client = GroupClient(
             {**config, "on_commit": self._committed},
             is_incremental=policies.is_incremental,
+            clients=clients,
         )
         self._partitions: dict[Place, AssignedPartition] = {}
         self._committer = Committer(
@@ -149,6 +151,7 @@ class GroupReader:
             reset=policies.reset,
             may_rebuild=may_rebuild,
             timeout_s=timeout_s,
+            clients=clients,
         )
         self.rejections = Rejections(on_rejected, is_dry_run=is_dry_run)
         self._pipeline = Pipeline(
@@ -199,6 +202,20 @@ class GroupReader:
     def is_client_waiting(self) -> bool:
         """Whether the client has to be called again, whatever there is."""
         return self._pipeline.is_client_waiting and not self.is_closed
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is left to be done for what was assigned and received."""
+        is_placed = all(
+            partition.phase in ("ready", "stopped")
+            for partition in self._partitions.values()
+        )
+        return is_placed and not self._made_anew and self._pipeline.is_empty
+
+    def look_soon(self) -> None:
+        """Have the next pass look at the topics' ids, however soon that is."""
+        for topic in self._topics():
+            self._looks.doubt(topic)
 
     @property
     def is_held_up(self) -> bool:

@@ -29,6 +29,7 @@ from epochfence.consumers.ledger_view import LedgerView
 from epochfence.consumers.looks import TopicLooks
 from epochfence.consumers.partition import AssignedPartition
 from epochfence.consumers.rebuild import Rebuild
+from epochfence.epochs.clients import Clients
 from epochfence.epochs.connection import Config
 from epochfence.epochs.errors import EpochfenceError, TableMissing, TopicUnavailable
 from epochfence.epochs.fence import PartitionFence
@@ -86,6 +87,7 @@ class Loader:
         reset: The policy where nothing is committed.
         may_rebuild: Whether epoch starts that are missing may be found by reading.
         timeout_s: How long each wait may take.
+        clients: Opens what a rebuild reads with.
     """
 
     def __init__(
@@ -99,7 +101,9 @@ class Loader:
         reset: str,
         may_rebuild: bool,
         timeout_s: float,
+        clients: Clients,
     ) -> None:
+        self._clients = clients
         self._client = client
         self._config = config
         self._view = view
@@ -287,7 +291,13 @@ class Loader:
             begin = placed.low if known_to is None else max(placed.low, known_to)
             self._warn_of_lost_head(placed, fence)
             rebuild = Rebuild(
-                self._config, fence, self._view, begin, offset, self._timeout_s
+                self._config,
+                fence,
+                self._view,
+                begin,
+                offset,
+                self._timeout_s,
+                self._clients,
             )
             self._rebuilds[partition] = placed, rebuild
             partition.phase = "rebuilding"

@@ -127,6 +127,11 @@ class Pipeline:
         """Whether the client has to be called again, whatever there is to hand over."""
         return time.monotonic() - self._received_at > _SERVE_EVERY_S
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits for more than to be handed over."""
+        return not self._inbox and self._judged is None and not self.outside
+
     # Receiving.
 
     def receive(self, missing: int, wait_s: float, count: int) -> None:

@@ -10,9 +10,9 @@ from confluent_kafka import Message
 
 from epochfence.consumers.ledger_view import LedgerView
 from epochfence.consumers.sieve import Sifted
+from epochfence.epochs.clients import Clients
 from epochfence.epochs.connection import Config
 from epochfence.epochs.fence import PartitionFence
-from epochfence.epochs.partition_reader import PartitionReader
 from epochfence.epochs.values import EpochStart
 
 _log = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ class Rebuild:
         start: Where to begin: at the log's start, or where all is known up to.
         end: The offset to stop at.
         stall_timeout_s: How long to wait where nothing comes.
+        clients: Opens the reader.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Rebuild:
         start: int,
         end: int,
         stall_timeout_s: float,
+        clients: Clients,
     ) -> None:
         self.fence = fence
         self.start = start
@@ -48,7 +50,7 @@ class Rebuild:
         self.starts: list[EpochStart] = []
         self.leader_epoch: int | None = None
         self._view = view
-        self._reader = PartitionReader(config, fence.topic, fence.partition)
+        self._reader = clients.partition_reader(config, fence.topic, fence.partition)
         # With the bounds asked for, the client starts nearly a second sooner.
         self._reader.bounds(stall_timeout_s)
         self._batches: Iterator[list[Message]] = self._reader.read(

@@ -18,6 +18,7 @@ from epochfence.epochs.claims import (
     claim_to_json,
     plan_epoch,
 )
+from epochfence.epochs.clients import KAFKA, Clients
 from epochfence.epochs.connection import Config
 from epochfence.epochs.deadlines import deadline_after, time_left
 from epochfence.epochs.errors import (
@@ -34,7 +35,6 @@ from epochfence.epochs.errors import (
 from epochfence.epochs.grant_follower import GrantFollower
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger_state import LedgerState
-from epochfence.epochs.synced_log import SyncedLog
 from epochfence.epochs.table import Table
 from epochfence.epochs.topic_log import (
     AppendRefusedError,
@@ -79,6 +79,9 @@ class Ledger:
         MisconfiguredError: A setting, or a setting of a topic, breaks the promise.
     """
 
+    #: Opens the clients of this ledger, and of what goes by it.
+    clients: Clients = KAFKA
+
     def __init__(
         self,
         config: Config,
@@ -116,7 +119,7 @@ class Ledger:
                 self._prepare_embedded()
             else:
                 self._prepare(create)
-            self._log = SyncedLog(
+            self._log = self.clients.synced_log(
                 config,
                 coordination_topic,
                 self._follower,
@@ -142,7 +145,8 @@ class Ledger:
         make_embedded_topics(self._config, topics, self._timeout_s)
 
     def _prepare(self, create: bool) -> None:
-        keeper = self._keeper = TopicKeeper(self._config, self._timeout_s)
+        keeper = self.clients.topic_keeper(self._config, self._timeout_s)
+        self._keeper = keeper
         is_new = keeper.ensure(self.coordination_topic, create=create)
         self._cluster = keeper.cluster_id(self.coordination_topic)
         is_new_table = keeper.ensure(self.table_topic, create=create)
@@ -418,7 +422,11 @@ class Ledger:
             if self._table is None:
                 self.check_open()
                 self._table = Table(
-                    self._config, self.table_topic, self._keeper, self._timeout_s
+                    self._config,
+                    self.table_topic,
+                    self._keeper,
+                    self._timeout_s,
+                    self.clients,
                 )
             return self._table
 

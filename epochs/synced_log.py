@@ -17,6 +17,8 @@ _log = logging.getLogger(__name__)
 
 #: Makes the error for a log that cannot be read: why, and at which offset.
 Unavailable = Callable[[str, int | None], EpochfenceError]
+#: Called with a deadline when the topic was made anew, before it is read.
+BeforeReload = Callable[[float], None]
 
 
 class SyncedLog:
@@ -43,7 +45,7 @@ class SyncedLog:
         follower: Follower,
         keeper: TopicKeeper | None,
         *,
-        before_reload: Callable[[float], None],
+        before_reload: BeforeReload,
         unavailable: Unavailable,
     ) -> None:
         self._topic = topic

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 
 from epochfence.epochs.claims import is_sync
+from epochfence.epochs.clients import KAFKA, Clients
 from epochfence.epochs.connection import Config
 from epochfence.epochs.deadlines import deadline_after
 from epochfence.epochs.errors import TableUnavailable, TopicUnavailable
@@ -20,7 +21,6 @@ from epochfence.epochs.starts import (
     row_key,
     row_value,
 )
-from epochfence.epochs.synced_log import SyncedLog
 from epochfence.epochs.topic_log import (
     AppendRefusedError,
     AppendUnknownError,
@@ -90,13 +90,19 @@ class Table:
         topic: The table's topic, which exists.
         keeper: Tells the topic's id; None for the embedded broker, which knows none.
         timeout_s: How long to wait where it is not said.
+        clients: Opens the clients.
 
     Raises:
         TableUnavailable: The cluster does not answer.
     """
 
     def __init__(
-        self, config: Config, topic: str, keeper: TopicKeeper | None, timeout_s: float
+        self,
+        config: Config,
+        topic: str,
+        keeper: TopicKeeper | None,
+        timeout_s: float,
+        clients: Clients = KAFKA,
     ) -> None:
         self.topic = topic
         self._keeper = keeper
@@ -104,7 +110,7 @@ class Table:
         self._written_by = f"{socket.gethostname()}:{os.getpid()}"
         self._follower = _RowFollower(topic)
         try:
-            self._log = SyncedLog(
+            self._log = clients.synced_log(
                 config,
                 topic,
                 self._follower,

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from epochfence.epochs.connection import Config, LastError, appending_producer
+from epochfence.epochs.clients import KAFKA, Clients
+from epochfence.epochs.connection import Config, LastError
 from epochfence.epochs.deadlines import time_left
 from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
 from epochfence.epochs.leadership import Leadership
@@ -61,6 +62,7 @@ class BarrierWriter:
             which none is.
         key: Makes the keys on compacted topics; None: the default ones.
         value: The values there; None: empty ones.
+        clients: Opens the clients.
     """
 
     def __init__(
@@ -70,7 +72,9 @@ class BarrierWriter:
         keeper: TopicKeeper | None,
         key: BarrierKey | None = None,
         value: BarrierValue | None = None,
+        clients: Clients = KAFKA,
     ) -> None:
+        self._clients = clients
         self._connection = connection
         self._leaderships = leaderships
         self._keeper = keeper
@@ -95,7 +99,7 @@ class BarrierWriter:
         # A new client each time: what an earlier one could not send delays nothing.
         last_error = LastError(self._connection)
         timeout_ms = max(_SHORTEST_MS, int(time_left(deadline) * 1000))
-        producer = appending_producer(
+        producer = self._clients.appending_producer(
             {**self._connection, "message.timeout.ms": timeout_ms}, last_error
         )
         written: BarrierOffsets = {place: [] for place in places}

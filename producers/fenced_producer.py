@@ -16,7 +16,6 @@ from epochfence.epochs.connection import (
     Config,
     LastError,
     connection_settings,
-    writing_producer,
 )
 from epochfence.epochs.deadlines import deadline_after
 from epochfence.epochs.errors import Deposed, MisconfiguredError
@@ -24,7 +23,6 @@ from epochfence.epochs.holding import deposed_by
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.receipts import Receipts
-from epochfence.epochs.topics import TopicKeeper
 from epochfence.epochs.values import Claim, check_timeout
 from epochfence.producers.acknowledgements import (
     Acknowledgements,
@@ -113,12 +111,17 @@ class FencedProducer:
         # For each message, looked up once.
         self._send = self._producer.produce
         self._parts_of = self._territory.open.get
-        keeper = None
+        clients, keeper = ledger.clients, None
         if not ledger.is_embedded:
-            keeper = TopicKeeper(self._connection, self._timeout_s)
+            keeper = clients.topic_keeper(self._connection, self._timeout_s)
         lives = Lives(keeper, self._producer)
         writer = BarrierWriter(
-            self._connection, self.leaderships, keeper, barrier_key, barrier_value
+            self._connection,
+            self.leaderships,
+            keeper,
+            barrier_key,
+            barrier_value,
+            clients,
         )
         self._taking_over = TakingOver(
             ledger,
@@ -183,7 +186,8 @@ class FencedProducer:
         told: Report | None = settings.pop("on_delivery", None)
         if told is not None and not callable(told):
             self._refuse_callback(told)
-        self._producer = writing_producer(settings, LastError(config))
+        clients = self._ledger.clients
+        self._producer = clients.writing_producer(settings, LastError(config))
         self._connection = connection_settings(config)
         return told
 

@@ -151,7 +151,8 @@ class Rereading:
         deadline: float,
     ) -> tuple[PartitionFence, PartitionAnswer]:
         topic, number = place
-        with PartitionReader(self._connection, topic, number) as reader:
+        clients = self._ledger.clients
+        with clients.partition_reader(self._connection, topic, number) as reader:
             # A barrier that proves something is looked at, wherever the messages lie.
             end = standing.end if barrier is None else max(standing.end, barrier + 1)
             log_start, log_end = self._bounds(reader, end, deadline)
@@ -218,7 +219,7 @@ class Rereading:
             return log_start, log_end
         place = reader.topic, reader.partition
         # To a committed reader, the log ends before the first open transaction.
-        with PartitionReader(
+        with self._ledger.clients.partition_reader(
             self._connection, *place, isolation="read_uncommitted"
         ) as uncommitted:
             log_start, log_end = uncommitted.bounds(left_s)

@@ -1,3 +1,3 @@
-"""Loads the fixtures of `support.plugin` for every test below this folder."""
+"""Loads the fixtures of `support.plugin`, and those that we give to others."""
 
-pytest_plugins = ["support.plugin"]
+pytest_plugins = ["support.plugin", "epochfence.testing.plugin"]

@@ -16,6 +16,7 @@ _FOLDERS = {
     "epochs": "epochfence.epochs",
     "producers": "epochfence.producers",
     "consumers": "epochfence.consumers",
+    "testing": "epochfence.testing",
 }
 
 
@@ -55,6 +56,18 @@ def test_the_library_needs_no_extra() -> None:
     assert done.returncode == 2
     assert "pip install 'epochfence[cli]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_testing_kit_needs_no_extra_and_no_pytest() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('typer', 'rich', 'msgspec', 'pytest'): sys.modules[name] = None\n"
+        "import epochfence.testing\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_purity_contract_names_every_pure_module() -> None:

@@ -6,9 +6,12 @@ import re
 import runpy
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from epochfence.testing import MemoryLedger, MemoryLog
+from epochfence.testing.plugin import Zombie
 from support.auditing import run
 
 _ROOT = Path(__file__).parents[1]
@@ -68,3 +71,16 @@ def test_the_picture_is_that_of_the_recording() -> None:
     names = runpy.run_path(str(script))
     drawn: str = names["draw"]()
     assert drawn == (_ROOT / "docs" / "takeover.svg").read_text("ascii")
+
+
+def test_the_test_without_a_broker(
+    memory_log: MemoryLog, memory_ledger: MemoryLedger, zombie: Zombie
+) -> None:
+    (code,) = [
+        block
+        for block in re.findall(r"```python\n(.*?)```", _README, re.DOTALL)
+        if "epochfence.testing" in block
+    ]
+    names: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    names["test_a_zombie_does_no_harm"](memory_log, memory_ledger, zombie)

@@ -20,9 +20,9 @@ from epochfence import (
     Position,
     TopicUnavailable,
 )
+from epochfence.epochs import clients as clients_module
 from epochfence.epochs.connection import Config, LastError, appending_producer
 from epochfence.epochs.topics import TopicKeeper
-from epochfence.producers import barriers as barriers_module
 from epochfence.producers import partition_watch
 from epochfence.producers.barriers import BarrierOffsets
 from epochfence.producers.fenced_producer import FencedProducer
@@ -238,7 +238,7 @@ def test_a_barrier_that_is_not_acknowledged(
 
     with FencedProducer(kafka.config, ledger, leadership, barrier_key=key) as producer:
         with monkeypatch.context() as patch:
-            patch.setattr(barriers_module, "appending_producer", nowhere)
+            patch.setattr(clients_module, "appending_producer", nowhere)
             with pytest.raises(TopicUnavailable) as unavailable:
                 producer.take_over([topic], timeout_s=0.5)
         assert (unavailable.value.topic, unavailable.value.partition) == (topic, 0)
