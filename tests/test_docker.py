@@ -40,7 +40,7 @@ def test_without_an_engine_the_next_way_is_tried(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody-listens")
-    with ExitStack() as stack, pytest.raises(Unavailable, match="Docker engine"):
+    with ExitStack() as stack, pytest.raises(Unavailable, match="Docker"):
         docker_broker(stack)
 
 
