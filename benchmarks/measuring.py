@@ -139,13 +139,12 @@ def broker(servers: str | None) -> Generator[str]:
         yield servers
         return
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    from support.brokers import open_first
-    from support.plugin import BROKER_CHOICES
+    from support.plugin import open_broker
     from support.unavailable import Unavailable
 
     with ExitStack() as stack:
         try:
-            found = open_first(BROKER_CHOICES, stack)
+            found = open_broker(stack)
         except Unavailable as reason:
             raise SystemExit(f"benchmarks: {reason}") from None
         yield found.bootstrap_servers

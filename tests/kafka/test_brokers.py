@@ -7,11 +7,18 @@ from typing import NoReturn
 import pytest
 from confluent_kafka import KafkaException, Message, Producer
 
-from support.brokers import HOW_TO_GET_A_BROKER, IMPATIENT, KafkaBroker, open_first
+from support.brokers import (
+    BROKER_VARIABLE,
+    HOW_TO_GET_A_BROKER,
+    IMPATIENT,
+    KafkaBroker,
+    open_first,
+    open_forced,
+)
 from support.compaction import COMPACTABLE, force_compaction
 from support.kafka_local import KafkaCluster
 from support.reading import read_all
-from support.unavailable import Unavailable
+from support.unavailable import StartFailed, Unavailable
 from support.waiting import wait_until
 
 
@@ -57,6 +64,18 @@ def test_without_any_way_the_reason_says_what_to_do() -> None:
         open_first((closed, closed), stack)
     assert str(caught.value).count("this way is closed") == 2
     assert HOW_TO_GET_A_BROKER in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("docker", "this way is closed"), ("podman", "docker, maven")]
+)
+def test_a_broker_that_is_demanded_and_not_to_be_had_is_an_error(
+    name: str, reason: str
+) -> None:
+    ways = {"docker": closed, "maven": closed}
+    with ExitStack() as stack, pytest.raises(StartFailed, match=reason) as caught:
+        open_forced(name, ways, stack)
+    assert BROKER_VARIABLE in str(caught.value)
 
 
 def test_a_missing_topic_is_not_an_empty_one(kafka: KafkaBroker) -> None:

@@ -16,9 +16,11 @@ from support.unavailable import StartFailed, Unavailable
 from support.waiting import wait_until
 
 BOOTSTRAP_VARIABLE = "EPOCHFENCE_TEST_BOOTSTRAP_SERVERS"
+BROKER_VARIABLE = "EPOCHFENCE_TEST_BROKER"
 HOW_TO_GET_JARS = f"install a JDK {MINIMUM_JAVA_VERSION} or later and Maven"
 HOW_TO_GET_A_BROKER = (
-    f"set {BOOTSTRAP_VARIABLE} to the address of a running broker, or {HOW_TO_GET_JARS}"
+    f"set {BOOTSTRAP_VARIABLE} to the address of a running broker, or install Docker "
+    f"and docker compose, or {HOW_TO_GET_JARS}"
 )
 
 IMPATIENT: Mapping[str, int] = {
@@ -114,6 +116,20 @@ def open_first(choices: Sequence[Choice], stack: ExitStack) -> KafkaBroker:
         except Unavailable as reason:
             reasons.append(str(reason))
     raise Unavailable(f"no Kafka ({'; '.join(reasons)}): {HOW_TO_GET_A_BROKER}")
+
+
+def open_forced(
+    name: str, choices: Mapping[str, Choice], stack: ExitStack
+) -> KafkaBroker:
+    """Open the broker that `BROKER_VARIABLE` demands, and no other."""
+    if name not in choices:
+        known = ", ".join(choices)
+        raise StartFailed(f"{BROKER_VARIABLE} is {name!r}: it may be one of {known}")
+    try:
+        return choices[name](stack)
+    except Unavailable as reason:
+        # Whoever demands one wants to know that it works: a skip would hide it.
+        raise StartFailed(f"{BROKER_VARIABLE} is {name!r}, but {reason}") from reason
 
 
 def named_by_environment(stack: ExitStack) -> KafkaBroker:

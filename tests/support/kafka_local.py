@@ -14,7 +14,8 @@ from support.waiting import wait_until
 
 _HEAL_TIMEOUT_S = 90
 
-_COMMON_PROPERTIES = {
+# docker/node.sh gives its nodes the same ones.
+COMMON_PROPERTIES = {
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
@@ -107,8 +108,8 @@ def _start_nodes(
     ports = pick_ports(2 * count)
     controllers = [f"{LOOPBACK}:{port}" for port in ports[count:]]
     properties = {
-        **_COMMON_PROPERTIES,
-        **_replication(count),
+        **COMMON_PROPERTIES,
+        **replication(count),
         **extra_properties,
         "controller.quorum.bootstrap.servers": ",".join(controllers),
     }
@@ -140,7 +141,7 @@ def _start_nodes(
     return nodes
 
 
-def _replication(count: int) -> dict[str, str]:
+def replication(count: int) -> dict[str, str]:
     """Return the settings by which everything is kept on `count` nodes."""
     majority = str(count // 2 + 1)
     return {

@@ -1,29 +1,36 @@
 """The broker fixtures. Loaded by `tests/conftest.py`.
 
-`kafka`           one broker for the whole run, by the first way that is open
+`kafka`           one broker for the whole run, by the first way that is open, or
+                  by the one that EPOCHFENCE_TEST_BROKER demands (docker, maven)
 `kafka_cluster`   three nodes for the whole run, always started by the tests
 `healing_cluster` the same three nodes, healed after the test that used them
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import NoReturn
 
 import pytest
 
 from support.brokers import (
+    BROKER_VARIABLE,
     HOW_TO_GET_JARS,
     Choice,
     KafkaBroker,
     named_by_environment,
     open_first,
+    open_forced,
 )
+from support.kafka_docker import docker_broker
 from support.kafka_local import KafkaCluster, local_broker, local_cluster
 from support.unavailable import Unavailable
 
-# In the order in which they are tried.
-BROKER_CHOICES: tuple[Choice, ...] = (named_by_environment, local_broker)
+# In the order in which they are tried, after the one that the environment names.
+STARTED_BROKERS: Mapping[str, Choice] = {
+    "docker": docker_broker,
+    "maven": local_broker,
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,12 +47,20 @@ def _do_without(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+def open_broker(stack: ExitStack) -> KafkaBroker:
+    """Open the broker that is demanded, or the first that is to be had."""
+    forced = os.environ.get(BROKER_VARIABLE)
+    if forced:
+        return open_forced(forced, STARTED_BROKERS, stack)
+    return open_first((named_by_environment, *STARTED_BROKERS.values()), stack)
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaBroker]:
     """A real Kafka broker."""
     with ExitStack() as stack:
         try:
-            broker = open_first(BROKER_CHOICES, stack)
+            broker = open_broker(stack)
         except Unavailable as reason:
             _do_without(str(reason))
         yield broker
