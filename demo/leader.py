@@ -25,6 +25,8 @@ from epochfence.demo.scenario import SCOPE, Order
 #: What is handed over waits so long before it is sent: the pause falls into it.
 LINGER_MS = 1_000
 
+_NEWS_S = 0.5
+
 #: Linux: have the kernel send a signal when the parent ends.
 _PR_SET_PDEATHSIG = 1
 
@@ -48,6 +50,9 @@ def main(told: dict[str, Any]) -> None:
                 say("is stopped")
                 # The pause: every check whether this process leads came before it.
                 os.kill(os.getpid(), signal.SIGSTOP)
+                # Time for the news to come, so that each story ends in one way: with
+                # what was on its way, and nothing more.
+                time.sleep(_NEWS_S)
             else:
                 say("waits")
                 cues.wait()

@@ -33,7 +33,7 @@ from epochfence import (
 from epochfence.demo.scenario import SCOPE, Order, Scenario
 from epochfence.epochs.messages import headers_of
 from epochfence.epochs.stamps import OwnStamps
-from epochfence.epochs.topics import make_embedded_topics
+from epochfence.epochs.topics import TopicKeeper, make_embedded_topics
 
 HOLDERS = ("pod-7", "pod-8")
 
@@ -41,6 +41,8 @@ _TOPIC = "epochfence-demo"
 #: How long the play may take in all.
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
+#: How long a cluster may take to answer at all.
+_ANSWER_S = 10.0
 _READER = OwnStamps()
 
 
@@ -167,6 +169,8 @@ def _cluster(config: Mapping[str, Any]) -> Generator[_Where, None, None]:
     topic, coordination, table = (
         f"{_TOPIC}-{suffix}{part}" for part in ("", "-coordination", "-starts")
     )
+    # Who does not answer, and which setting is wrong, it says better than what follows.
+    TopicKeeper(config, _ANSWER_S).facts(topic)
     admin: Any = AdminClient({**config, "log_level": 0})
     try:
         admin.create_topics([NewTopic(topic, 1, -1)], request_timeout=10)[topic].result(

@@ -86,8 +86,8 @@ def levels(scene: Scene, scenario: Scenario) -> Table:
     """Both states, side by side: who set which item last."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("item", no_wrap=True)
-    table.add_column("plain consumer", no_wrap=True, min_width=26)
-    table.add_column("with epochfence", no_wrap=True, min_width=26)
+    table.add_column("plain consumer", no_wrap=True)
+    table.add_column("with epochfence", no_wrap=True)
     wrong = _wrong_by_now(scene)
     for item in scenario.items:
         plain = _cell(scene.plain.get(item))

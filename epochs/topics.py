@@ -349,8 +349,9 @@ def _check_settings(
     def refuse(name: str, problem: str, wanted: str) -> MisconfiguredError:
         return MisconfiguredError(
             f"{name} of topic {topic}", settings.get(name), problem,
-            f"Set it: kafka-configs.sh --alter --topic {topic} --add-config "
-            f"{name}={wanted}",
+            f"If this topic holds nothing but the ledger's records, set it: "
+            f"kafka-configs.sh --alter --topic {topic} --add-config {name}={wanted}; "
+            f"if it is another, name the right one",
         )  # fmt: skip
 
     if settings.get("cleanup.policy") != "compact":

@@ -430,4 +430,12 @@ def test_the_demo_on_no_cluster() -> None:
     with running_demo("-b", "127.0.0.1:1") as demo:
         assert demo.ended() == 2
         assert "127.0.0.1:1" in demo.lines[-1]
+        assert "refused" in demo.lines[-1]
+        assert "Traceback" not in "\n".join(demo.lines)
+
+
+def test_the_demo_with_a_setting_that_there_is_not(kafka: KafkaBroker) -> None:
+    with running_demo("-b", kafka.bootstrap_servers, "-X", "linger_ms=5") as demo:
+        assert demo.ended() == 2
+        assert "linger_ms" in demo.lines[-1]
         assert "Traceback" not in "\n".join(demo.lines)
