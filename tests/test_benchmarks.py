@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import sys
 from pathlib import Path
 
@@ -74,7 +73,9 @@ def test_wrong_arguments(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    from benchmarks.__main__ import main
+
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("benchmarks", run_name="__main__")
+        main()
     assert ended.value.code == 2
     assert "error:" in capsys.readouterr().err
