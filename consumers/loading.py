@@ -113,7 +113,6 @@ class Loader:
         self._may_rebuild = may_rebuild
         self._timeout_s = timeout_s
         self._rebuilds: dict[AssignedPartition, tuple[_Placed, Rebuild]] = {}
-        self._warned_digests: set[tuple[str, str]] = set()
         #: What the application has to be told, as messages with an error.
         self.notices: list[Message] = []
 
@@ -279,7 +278,9 @@ class Loader:
             known,
         )
         fence.enter_life(partition.topic_id)
-        self._warn_of_other_settings(partition)
+        self._table.compare_settings(
+            partition.topic, partition.number, partition.settings
+        )
         metadata = placed.start.metadata
         known_to = partition.complete_to
         is_known = known_to is not None and offset <= known_to
@@ -378,23 +379,6 @@ class Loader:
         partition.start_at(fence, offset, leader_epoch)
 
     # Warnings.
-
-    def _warn_of_other_settings(self, partition: AssignedPartition) -> None:
-        mine = partition.settings.digest()
-        for digest in self._table.digests(partition.topic, partition.number):
-            if digest != mine and (partition.topic, digest) not in self._warned_digests:
-                self._warned_digests.add((partition.topic, digest))
-                _log.warning(
-                    "rows of topic %s were written under other settings (digest %s) "
-                    "than those of this consumer (%s). All who share the table must "
-                    "agree for each topic on require, unstamped, authority, stamps and "
-                    "max_jump, or they find other epochs: give the other consumers, "
-                    "and each FencedProducer as settings=, FenceSettings equal to %r",
-                    partition.topic,
-                    digest,
-                    mine,
-                    partition.settings,
-                )
 
     def _warn_of_lost_head(self, placed: _Placed, fence: PartitionFence) -> None:
         """Say what cannot be known where the log does not begin at 0."""

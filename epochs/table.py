@@ -14,6 +14,7 @@ from epochfence.epochs.connection import Config
 from epochfence.epochs.deadlines import deadline_after
 from epochfence.epochs.errors import TableUnavailable, TopicUnavailable
 from epochfence.epochs.schemas import Undecodable, UnknownFingerprint
+from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.starts import (
     RowInfo,
     decode_row_key,
@@ -34,8 +35,8 @@ _log = logging.getLogger(__name__)
 #: So many records that are no rows are told of one by one.
 _TOLD_PASSED_OVER = 5
 
-# The rows of each partition, and the digest of the settings each was written under.
-_Rows = dict[tuple[str, int], dict[EpochStart, str]]
+# The rows of each partition, and what was said with each.
+_Rows = dict[tuple[str, int], dict[EpochStart, RowInfo]]
 
 
 class _RowFollower:
@@ -66,7 +67,7 @@ class _RowFollower:
             return
         rows = self.rows if self._loading is None else self._loading
         of_partition = rows.setdefault((start.topic, start.partition), {})
-        of_partition[start] = info.settings_digest
+        of_partition[start] = info
 
     def _pass_over(self, offset: int, problem: Undecodable) -> None:
         self._passed_over += 1
@@ -109,6 +110,7 @@ class Table:
         self._timeout_s = timeout_s
         self._written_by = f"{socket.gethostname()}:{os.getpid()}"
         self._follower = _RowFollower(topic)
+        self._told_settings: set[tuple[str, str, str]] = set()
         try:
             self._log = clients.synced_log(
                 config,
@@ -150,7 +152,32 @@ class Table:
 
     def digests(self, topic: str, partition: int) -> set[str]:
         """The digests of the settings under which rows of a partition were written."""
-        return set(self._follower.rows.get((topic, partition), {}).values())
+        rows = self._follower.rows.get((topic, partition), {})
+        return {info.settings_digest for info in list(rows.values())}
+
+    def compare_settings(
+        self, topic: str, partition: int, settings: FenceSettings
+    ) -> None:
+        """Warn, once, of rows of a partition that were written under other settings."""
+        mine = settings.digest()
+        rows = self._follower.rows.get((topic, partition), {})
+        for info in list(rows.values()):
+            told = (topic, info.settings_digest, mine)
+            if info.settings_digest == mine or told in self._told_settings:
+                continue
+            self._told_settings.add(told)
+            _log.warning(
+                "rows of topic %s were written under other settings (digest %s, by "
+                "%s) than those in use here: %r (digest %s). Whoever goes by one finds "
+                "other epochs, and may reject what the other admits. All consumers of "
+                "the topic, and each FencedProducer by settings=, need equal "
+                "FenceSettings: require, unstamped, authority, stamps and max_jump",
+                topic,
+                info.settings_digest,
+                info.written_by,
+                settings,
+                mine,
+            )
 
     def write(
         self,

@@ -130,6 +130,7 @@ class FencedProducer:
             writer,
             lives,
             self._judging.check,
+            self._judging.of,
         )
         self._watch = PartitionWatch(
             self._territory, self._taking_over, self._end_leadership

@@ -11,6 +11,7 @@ from epochfence.epochs.errors import Deposed, MisconfiguredError, TopicUnavailab
 from epochfence.epochs.holding import check_granted, check_rows, deposed_by
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.settings import FenceSettings
 from epochfence.producers.acknowledgements import Place
 from epochfence.producers.barriers import BarrierOffsets, BarrierWriter
 from epochfence.producers.lives import Life, Lives
@@ -31,6 +32,7 @@ class TakingOver:
         lives: Looks at topics.
         admit: Called with a topic and its partitions: raises where messages of this
             producer could never be admitted.
+        settings_of: Tells how the consumers of a topic judge.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class TakingOver:
         writer: BarrierWriter,
         lives: Lives,
         admit: Callable[[str, Iterable[int]], None],
+        settings_of: Callable[[str], FenceSettings],
     ) -> None:
         self._ledger = ledger
         self._leaderships = leaderships
@@ -48,6 +51,7 @@ class TakingOver:
         self._writer = writer
         self._lives = lives
         self._admit = admit
+        self._settings_of = settings_of
         self._unproved: list[tuple[BarrierOffsets, dict[str, str | None]]] = []
 
     def take(
@@ -67,7 +71,7 @@ class TakingOver:
             self._admit(topic, of_topic)
         written = self._writer.write(barred, deadline)
         self._territory.add_barriers(written, lives)
-        self._check(deadline)
+        self._check(written, deadline)
         self._territory.add_proof(written, lives)
         self._territory.open_up(whole, places)
         return written
@@ -115,13 +119,15 @@ class TakingOver:
             )  # fmt: skip
         return life
 
-    def _check(self, deadline: float) -> None:
+    def _check(self, places: Iterable[Place], deadline: float) -> None:
         """See that every own grant is the latest, and the table below them all."""
         table = self._ledger.table
         # The table before the ledger: the other way round, a new leader looks like
         # a loss.
         table.refresh(max(_SHORTEST_S, time_left(deadline)))
         rows = table.all_starts()
+        for topic, number in sorted(places):
+            table.compare_settings(topic, number, self._settings_of(topic))
         self._check_latest(deadline)
         check_rows(self._leaderships, rows)
 

@@ -321,7 +321,7 @@ def test_producers_and_consumers_agree_unless_told_otherwise(
         assert leader.confirm().are_all_admitted
     with FencedProducer(setting.kafka.config, setting.ledger, setting.lead()) as second:
         second.take_over([setting.topic])
-    warning = r"settings=, FenceSettings equal to FenceSettings\(\['w-"
+    warning = r"other settings .* here: FenceSettings\(\['w-"
     with setting.consumer() as consumer:
         consumer.subscribe([setting.topic])
         assert values_of(read_count(consumer, 1)) == [b"v"]
@@ -332,6 +332,12 @@ def test_producers_and_consumers_agree_unless_told_otherwise(
         wait_until(lambda: consumer.position(consumer.assignment()), 30, "assigned")
         read_to(consumer, setting.end())
     assert re.search(warning, caplog.text)
+    # A leader that takes another scope for the one that is required is told so.
+    caplog.clear()
+    misspelt = setting.ledger.claim(f"{setting.scope}-x", holder="pod")
+    with FencedProducer(setting.kafka.config, setting.ledger, misspelt) as leader:
+        leader.take_over([setting.topic])
+    assert re.search(rf"here: FenceSettings\(\['{setting.scope}-x'", caplog.text)
 
 
 def test_records_without_stamps_stop_a_consumer_until_it_is_told(
