@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -16,6 +16,8 @@ from confluent_kafka import (
 )
 
 from epochfence.epochs.errors import MisconfiguredError
+
+T = TypeVar("T")
 
 _LOGICAL = (OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, OFFSET_INVALID)
 
@@ -58,19 +60,29 @@ def checked_count(count: int) -> int:
     return count
 
 
+def checked_list(
+    name: str, values: Iterable[T], kind: type[T], expected: str, remedy: str
+) -> list[T]:
+    """The values of a list, all of one kind.
+
+    Raises:
+        MisconfiguredError: It is no list (a text is none), or holds another kind.
+    """
+    is_list = isinstance(values, Iterable) and not isinstance(values, str | bytes)
+    found: list[Any] = list(values) if is_list else []
+    if not is_list or not all(isinstance(one, kind) for one in found):
+        problem = f"a list of {expected} is expected"
+        raise MisconfiguredError(name, values, problem, remedy)
+    return found
+
+
 def checked_names(topics: Iterable[str]) -> list[str]:
     """Names of topics, or patterns.
 
     Raises:
         MisconfiguredError: They are no list of texts.
     """
-    is_list = isinstance(topics, Iterable) and not isinstance(topics, str | bytes)
-    names: list[Any] = list(topics) if is_list else []
-    if not is_list or not all(isinstance(name, str) for name in names):
-        raise MisconfiguredError(
-            "topics", topics, "a list of names is expected", "Use ['orders']."
-        )
-    return names
+    return checked_list("topics", topics, str, "names", "Use ['orders'].")
 
 
 def checked_partitions(
@@ -81,15 +93,13 @@ def checked_partitions(
     Raises:
         MisconfiguredError: They are none.
     """
-    is_list = isinstance(partitions, Iterable) and not isinstance(
-        partitions, str | bytes
+    found = checked_list(
+        name,
+        partitions,
+        TopicPartition,
+        "TopicPartition",
+        "Use [TopicPartition('orders', 0)].",
     )
-    found: list[Any] = list(partitions) if is_list else []
-    if not is_list or not all(isinstance(tp, TopicPartition) for tp in found):
-        raise MisconfiguredError(
-            name, partitions, "a list of TopicPartition is expected",
-            "Use [TopicPartition('orders', 0)].",
-        )  # fmt: skip
     for tp in found:
         if tp.offset < 0 and tp.offset not in _LOGICAL and tp.offset > TAIL_BASE:
             raise MisconfiguredError(
@@ -98,18 +108,6 @@ def checked_partitions(
                 "constants.",
             )  # fmt: skip
     return found
-
-
-def check_function(name: str, function: object) -> None:
-    """Return if something can be called, or is None.
-
-    Raises:
-        MisconfiguredError: It cannot.
-    """
-    if function is not None and not callable(function):
-        raise MisconfiguredError(
-            name, function, "it cannot be called", "Give a function."
-        )
 
 
 def checked_flag(name: str, value: bool) -> bool:

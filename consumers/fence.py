@@ -8,7 +8,7 @@ from itertools import groupby
 import confluent_kafka
 from confluent_kafka import Message
 
-from epochfence.consumers.arguments import check_function, check_message
+from epochfence.consumers.arguments import check_message, checked_list
 from epochfence.consumers.ledger_view import LedgerView
 from epochfence.consumers.outbox import Place, place_of
 from epochfence.consumers.rejections import OnRejected, Rejections
@@ -16,11 +16,11 @@ from epochfence.consumers.settings import Require, settings_by_topic, unlisted
 from epochfence.consumers.sieve import Sifted, sift, stretches
 from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.fence import PartitionFence
-from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.ledger import Ledger, check_ledger
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.messages import headers_of
 from epochfence.epochs.stamps import StampReader
-from epochfence.epochs.values import EpochStart
+from epochfence.epochs.values import EpochStart, check_function
 from epochfence.epochs.verdicts import Verdict
 
 # What a share consumer's poll gives, where the client has share consumers.
@@ -70,10 +70,8 @@ class Fence:
         on_rejected: OnRejected | None = None,
     ) -> None:
         check_function("on_rejected", on_rejected)
-        if ledger is not None and not isinstance(ledger, Ledger):
-            raise MisconfiguredError(
-                "ledger", ledger, "it is no Ledger", "Give Ledger(config)."
-            )
+        if ledger is not None:
+            check_ledger(ledger)
         self._settings = settings_by_topic(
             require,
             unstamped=unstamped,
@@ -99,13 +97,13 @@ class Fence:
 
     def add_starts(self, starts: Iterable[EpochStart]) -> None:
         """Take in epoch starts that others found, or that were kept."""
-        is_list = isinstance(starts, Iterable) and not isinstance(starts, str | bytes)
-        given: list[EpochStart] = list(starts) if is_list else []
-        if not is_list or not all(isinstance(start, EpochStart) for start in given):
-            raise MisconfiguredError(
-                "starts", starts, "a list of EpochStart is expected",
-                "Give what take_new_starts gave; at the first start, leave it out.",
-            )  # fmt: skip
+        given = checked_list(
+            "starts",
+            starts,
+            EpochStart,
+            "EpochStart",
+            "Give what take_new_starts gave; at the first start, leave it out.",
+        )
         for start in given:
             place = (start.topic, start.partition)
             fence = self._fences.get(place)

@@ -15,7 +15,6 @@ from confluent_kafka import (
 
 from epochfence.consumers.arguments import (
     FOREVER,
-    check_function,
     checked_count,
     checked_flag,
     checked_names,
@@ -35,10 +34,9 @@ from epochfence.consumers.settings import (
 )
 from epochfence.consumers.turns import Turns
 from epochfence.epochs.connection import Config
-from epochfence.epochs.errors import MisconfiguredError
-from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.ledger import Ledger, check_ledger
 from epochfence.epochs.stamps import StampReader
-from epochfence.epochs.values import check_timeout
+from epochfence.epochs.values import check_function, check_timeout
 
 OnPartitions = Callable[["FencedConsumer", list[TopicPartition]], None]
 
@@ -102,10 +100,7 @@ class FencedConsumer:
         timeout_s: float = 10.0,
     ) -> None:
         client_config, policies = split_config(config)
-        if not isinstance(ledger, Ledger):
-            raise MisconfiguredError(
-                "ledger", ledger, "it is no Ledger", "Give Ledger(config)."
-            )
+        check_ledger(ledger)
         check_function("on_rejected", on_rejected)
         is_dry_run = check_mode(mode) == "dry-run"
         self._settings = settings_by_topic(

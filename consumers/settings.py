@@ -13,6 +13,7 @@ from epochfence.epochs.connection import Config
 from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.stamps import StampReader
+from epochfence.epochs.values import check_function
 
 Mode = Literal["enforce", "dry-run"]
 OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]
@@ -76,10 +77,7 @@ def split_config(config: Config) -> tuple[dict[str, Any], Policies]:
     reset = client.pop("auto.offset.reset", topic_level.get("auto.offset.reset"))
     interval_ms = _milliseconds(client, "auto.commit.interval.ms", 5000)
     on_commit = client.pop("on_commit", None)
-    if on_commit is not None and not callable(on_commit):
-        raise MisconfiguredError(
-            "on_commit", on_commit, "it cannot be called", "Give a function."
-        )
+    check_function("on_commit", on_commit)
     strategy = str(client.get("partition.assignment.strategy", ""))
     protocol = str(client.get("group.protocol", "classic")).lower()
     return client, Policies(

@@ -161,7 +161,7 @@ def _conclusion(scene: Scene, scenario: Scenario) -> list[str]:
     ]
 
 
-def summary(scene: Scene, right: Mapping[str, int]) -> str:
+def fault_of(scene: Scene, right: Mapping[str, int]) -> str:
     """What is not as it should be, empty where all is."""
     if scene.levels(scene.fenced) != right:
         return "the fenced consumer's levels are not the right ones"

@@ -46,7 +46,12 @@ from epochfence.epochs.topics import (
     TopicKeeper,
     make_embedded_topics,
 )
-from epochfence.epochs.values import Claim, check_scope, check_timeout
+from epochfence.epochs.values import (
+    Claim,
+    check_function,
+    check_scope,
+    check_timeout,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -276,6 +281,7 @@ class Ledger:
             raise MisconfiguredError(
                 "on_grant", on_grant, "it cannot be called", "Give a function."
             )
+        check_function("on_close", on_close)
         _ = self.state  # raises if nobody reads
         return self._follower.watch(on_grant, on_close)
 
@@ -473,3 +479,11 @@ class Ledger:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def check_ledger(ledger: object) -> None:
+    """Return if a value is a ledger; else `MisconfiguredError`."""
+    if not isinstance(ledger, Ledger):
+        raise MisconfiguredError(
+            "ledger", ledger, "it is no Ledger", "Give Ledger(config)."
+        )

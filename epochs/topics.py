@@ -75,6 +75,7 @@ class TopicKeeper:
         self._last_error = LastError(config)
         self._admin: AdminClient = admin_client(config, self._last_error)
         self._timeout_s = timeout_s
+        self._cluster_id: str | None = None
 
     def ensure(self, topic: str, *, create: bool) -> bool:
         """See that a topic exists and keeps the promise; create it if allowed.
@@ -188,12 +189,14 @@ class TopicKeeper:
                 self._admin.list_topics(timeout=wait_s)
 
     def cluster_id(self, topic: str) -> str:
-        """The id of the cluster.
+        """The id of the cluster, which stays as it was once told.
 
         Raises:
             TopicUnavailable: It does not answer; `topic` is what it was asked for.
         """
-        return str(self._cluster(topic).cluster_id)
+        if self._cluster_id is None:
+            self._cluster(topic)
+        return str(self._cluster_id)
 
     def _brokers(self, topic: str) -> int:
         return len(self._cluster(topic).nodes)
@@ -203,9 +206,11 @@ class TopicKeeper:
             return self._admin.describe_cluster(request_timeout=wait_s)
 
         try:
-            return self._answer(topic, describe, self._timeout_s)
+            answer = self._answer(topic, describe, self._timeout_s)
         except KafkaException as error:
             raise self._unavailable(topic, error) from error
+        self._cluster_id = answer.cluster_id
+        return answer
 
     def _wait_for(self, topic: str) -> TopicDescription:
         deadline = time.monotonic() + self._timeout_s

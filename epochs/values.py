@@ -37,6 +37,14 @@ def check_timeout(timeout_s: float) -> float:
     return timeout_s
 
 
+def check_function(
+    name: str, function: object, remedy: str = "Give a function."
+) -> None:
+    """Return if `function` can be called, or is None; else `MisconfiguredError`."""
+    if function is not None and not callable(function):
+        raise MisconfiguredError(name, function, "it cannot be called", remedy)
+
+
 def check_scope(scope: str) -> str:
     """Give `scope` back if it names one; raise `MisconfiguredError` if not."""
     if not isinstance(scope, str) or not _SCOPE.match(scope):

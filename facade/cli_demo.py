@@ -21,7 +21,7 @@ from epochfence.cli_options import (
 )
 from epochfence.demo.scenario import make_scenario
 from epochfence.demo.stage import DemoFailed, play
-from epochfence.demo.view import Screen, summary
+from epochfence.demo.view import Screen, fault_of
 from epochfence.terminal import EXIT_FAILED, print_note, reported_errors
 
 #: Slow enough for eyes; nobody watches a file.
@@ -73,7 +73,7 @@ def demo(
             print_note(f"epochfence: the demo failed: {error}")
             raise typer.Exit(EXIT_FAILED) from error
         screen.sum_up(scene)
-        problem = summary(scene, scenario.right)
+        problem = fault_of(scene, scenario.right)
         if problem:
             print_note(f"epochfence: not as it should be: {problem}")
             raise typer.Exit(EXIT_FAILED)

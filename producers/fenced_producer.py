@@ -6,6 +6,7 @@ import logging
 import os
 import weakref
 from collections.abc import Iterable, Mapping
+from copy import copy
 from functools import partial as bound
 from types import TracebackType
 from typing import Any, NoReturn
@@ -21,9 +22,9 @@ from epochfence.epochs.deadlines import deadline_after
 from epochfence.epochs.errors import Deposed, MisconfiguredError
 from epochfence.epochs.holding import deposed_by
 from epochfence.epochs.leadership import Leadership
-from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.ledger import Ledger, check_ledger
 from epochfence.epochs.receipts import Receipts
-from epochfence.epochs.values import Claim, check_timeout
+from epochfence.epochs.values import Claim, check_function, check_timeout
 from epochfence.producers.acknowledgements import (
     Acknowledgements,
     Handover,
@@ -46,6 +47,8 @@ from epochfence.producers.taking_over import TakingOver
 from epochfence.producers.territory import WHOLE_TOPIC, Territory
 
 _log = logging.getLogger(__name__)
+
+_REPORT = "Give a function of an error (or None) and a message."
 
 #: Of every producer there is, to be closed in a forked process.
 _TERRITORIES: weakref.WeakSet[Territory] = weakref.WeakSet()
@@ -92,10 +95,7 @@ class FencedProducer:
         timeout_s: float = 10.0,
     ) -> None:
         self.leaderships = checked_leaderships(leaderships)
-        if not isinstance(ledger, Ledger):
-            raise MisconfiguredError(
-                "ledger", ledger, "it is no Ledger", "Give Ledger(config)."
-            )
+        check_ledger(ledger)
         for held in self.leaderships:
             ledger.check_origin(held)
         self._timeout_s = check_timeout(timeout_s)
@@ -185,8 +185,7 @@ class FencedProducer:
             )  # fmt: skip
         settings = dict(config)
         told: Report | None = settings.pop("on_delivery", None)
-        if told is not None and not callable(told):
-            self._refuse_callback(told)
+        check_function("on_delivery", told, _REPORT)
         clients = self._ledger.clients
         self._producer = clients.writing_producer(settings, LastError(config))
         self._connection = connection_settings(config)
@@ -221,15 +220,8 @@ class FencedProducer:
     def _check_leading(self) -> None:
         self._check_usable()
         if self._deposed is not None:
-            raise self._fresh(self._deposed)
+            raise copy(self._deposed)  # each raising has a traceback of its own
         self._ledger.check_open()
-
-    @staticmethod
-    def _fresh(deposed: Deposed) -> Deposed:
-        # Each raising has a traceback of its own.
-        return Deposed(
-            deposed.scope, deposed.held_epoch, deposed.seen_epoch, deposed.holder
-        )
 
     def _check_open(self, topic: str, partition: int) -> None:
         """Raise what keeps a message from being written to a partition.
@@ -251,13 +243,6 @@ class FencedProducer:
                 f"of topic {topic}, only partitions {sorted(parts)} were taken over",
                 "Name one of them, or take over the others or the whole topic.",
             )  # fmt: skip
-
-    @staticmethod
-    def _refuse_callback(callback: object) -> NoReturn:
-        raise MisconfiguredError(
-            "on_delivery", callback, "it cannot be called",
-            "Give a function of an error (or None) and a message.",
-        )  # fmt: skip
 
     # Writing.
 
@@ -301,7 +286,7 @@ class FencedProducer:
         if callback is None:
             callback = on_delivery
         if callback is not None and not callable(callback):
-            self._refuse_callback(callback)
+            check_function("on_delivery", callback, _REPORT)
         self._send(
             topic,
             value,

@@ -6,6 +6,7 @@ import base64
 import threading
 import zlib
 from collections.abc import Iterable
+from copy import copy
 from itertools import count
 from typing import Any, TypeVar
 
@@ -47,11 +48,8 @@ class Faults:
     def check(self) -> None:
         """Raise what comes next, if anything does."""
         if self._errors:
-            error = self._errors.pop(0)
             # Another object each time: a traceback would grow.
-            again = type(error).__new__(type(error))
-            vars(again).update(vars(error))
-            raise again
+            raise copy(self._errors.pop(0))
 
 
 def check_times(times: int) -> int:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from epochfence.demo.scenario import ITEMS, LATE, Order, make_scenario
 from epochfence.demo.stage import Rejected, Scene, Seen
-from epochfence.demo.view import Screen, summary
+from epochfence.demo.view import Screen, fault_of
 from support.demo import problems, running_demo
 from support.waiting import wait_until
 
@@ -36,7 +36,7 @@ def test_in_every_story_the_late_writes_do_harm(seed: int) -> None:
 def test_a_scene() -> None:
     story = make_scenario(3)
     scene = played(story.seed)
-    assert summary(scene, story.right) == ""
+    assert fault_of(scene, story.right) == ""
     console = Console(width=100, record=True, file=None, force_terminal=False)
     with console.capture() as captured:
         Screen(console, story).sum_up(scene)
@@ -53,9 +53,9 @@ def test_a_scene_that_is_not_as_it_should_be() -> None:
     story = make_scenario(3)
     scene = played(story.seed)
     scene.plain = dict(scene.fenced)
-    assert "every item right" in summary(scene, story.right)
+    assert "every item right" in fault_of(scene, story.right)
     del scene.fenced[story.items[0]]
-    assert "not the right ones" in summary(scene, story.right)
+    assert "not the right ones" in fault_of(scene, story.right)
 
 
 def played(seed: int) -> Scene:

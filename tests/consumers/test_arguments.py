@@ -10,7 +10,6 @@ from confluent_kafka import OFFSET_END, TopicPartition
 
 from epochfence import Fence, MisconfiguredError
 from epochfence.consumers.arguments import (
-    check_function,
     checked_count,
     checked_flag,
     checked_names,
@@ -18,6 +17,7 @@ from epochfence.consumers.arguments import (
     checked_timeout,
     places_to_commit,
 )
+from epochfence.epochs.values import check_function
 
 FOREIGN: dict[str, Any] = {"require": {"orders": []}, "authority": "max-seen"}
 

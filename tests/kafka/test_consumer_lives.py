@@ -5,9 +5,7 @@ Nothing comes out unjudged, nothing is skipped, and nothing comes twice unasked.
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import (
@@ -30,7 +28,6 @@ from support.fenced_topic import (
     TAKEOVER_ADMITTED,
     TAKEOVER_COUNTS,
     WAYS,
-    Rebuilds,
     commit_takeover,
     committed,
     fenced,
@@ -38,7 +35,6 @@ from support.fenced_topic import (
     topic_id,
     write_takeover,
 )
-from support.ledgers import LedgerTopics, unnamed_topics
 from support.stamped import (
     Place,
     Reading,
@@ -52,29 +48,6 @@ from support.stamped import (
     stamp,
 )
 from support.waiting import wait_until
-
-
-@pytest.fixture
-def topics(kafka: KafkaBroker) -> LedgerTopics:
-    return unnamed_topics(kafka)
-
-
-@pytest.fixture
-def ledger(topics: LedgerTopics) -> Iterator[Ledger]:
-    with topics.open() as opened:
-        yield opened
-
-
-@pytest.fixture
-def topic(kafka: KafkaBroker) -> str:
-    return kafka.create_topic("faults")
-
-
-@pytest.fixture
-def rebuilds(caplog: pytest.LogCaptureFixture) -> Rebuilds:
-    caplog.set_level(logging.INFO, logger=Rebuilds.LOGGER)
-    return Rebuilds(caplog)
-
 
 # Topics made anew.
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 from confluent_kafka import (
     OFFSET_END,
     Consumer,
@@ -29,7 +26,7 @@ from support.fenced_topic import (
     starts,
     write_takeover,
 )
-from support.ledgers import LedgerTopics, unnamed_topics
+from support.ledgers import LedgerTopics
 from support.stamped import (
     Header,
     Place,
@@ -43,29 +40,6 @@ from support.stamped import (
     stamp,
     write_aborted,
 )
-
-
-@pytest.fixture
-def topics(kafka: KafkaBroker) -> LedgerTopics:
-    return unnamed_topics(kafka)
-
-
-@pytest.fixture
-def ledger(topics: LedgerTopics) -> Iterator[Ledger]:
-    with topics.open() as opened:
-        yield opened
-
-
-@pytest.fixture
-def topic(kafka: KafkaBroker) -> str:
-    return kafka.create_topic("faults")
-
-
-@pytest.fixture
-def rebuilds(caplog: pytest.LogCaptureFixture) -> Rebuilds:
-    caplog.set_level(logging.INFO, logger=Rebuilds.LOGGER)
-    return Rebuilds(caplog)
-
 
 # Every restart.
 

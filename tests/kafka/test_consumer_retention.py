@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka import (
     KafkaError,
@@ -22,14 +19,13 @@ from support.fenced_topic import (
     TAKEOVER_ADMITTED,
     TAKEOVER_END,
     WAYS,
-    Rebuilds,
     commit_takeover,
     committed,
     fenced,
     metadata_of,
     write_takeover,
 )
-from support.ledgers import LedgerTopics, unnamed_topics
+from support.ledgers import LedgerTopics
 from support.stamped import (
     Place,
     Writer,
@@ -42,29 +38,6 @@ from support.stamped import (
     stamp,
 )
 from support.waiting import wait_until
-
-
-@pytest.fixture
-def topics(kafka: KafkaBroker) -> LedgerTopics:
-    return unnamed_topics(kafka)
-
-
-@pytest.fixture
-def ledger(topics: LedgerTopics) -> Iterator[Ledger]:
-    with topics.open() as opened:
-        yield opened
-
-
-@pytest.fixture
-def topic(kafka: KafkaBroker) -> str:
-    return kafka.create_topic("faults")
-
-
-@pytest.fixture
-def rebuilds(caplog: pytest.LogCaptureFixture) -> Rebuilds:
-    caplog.set_level(logging.INFO, logger=Rebuilds.LOGGER)
-    return Rebuilds(caplog)
-
 
 # Retention.
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka import (
     Consumer,
@@ -33,7 +30,7 @@ from support.fenced_topic import (
     starts,
     write_takeover,
 )
-from support.ledgers import LedgerTopics, unnamed_topics
+from support.ledgers import LedgerTopics
 from support.stamped import (
     Place,
     Writer,
@@ -46,29 +43,6 @@ from support.stamped import (
     read_until,
     stamp,
 )
-
-
-@pytest.fixture
-def topics(kafka: KafkaBroker) -> LedgerTopics:
-    return unnamed_topics(kafka)
-
-
-@pytest.fixture
-def ledger(topics: LedgerTopics) -> Iterator[Ledger]:
-    with topics.open() as opened:
-        yield opened
-
-
-@pytest.fixture
-def topic(kafka: KafkaBroker) -> str:
-    return kafka.create_topic("faults")
-
-
-@pytest.fixture
-def rebuilds(caplog: pytest.LogCaptureFixture) -> Rebuilds:
-    caplog.set_level(logging.INFO, logger=Rebuilds.LOGGER)
-    return Rebuilds(caplog)
-
 
 # The table is lost.
 

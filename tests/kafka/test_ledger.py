@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -54,17 +53,6 @@ from support.reading import read_all
 from support.waiting import wait_until
 
 ROW_VALUE = row_value(RowInfo("test", 0, ""))
-
-
-@pytest.fixture
-def topics(kafka: KafkaBroker) -> LedgerTopics:
-    return unnamed_topics(kafka)
-
-
-@pytest.fixture
-def ledger(topics: LedgerTopics) -> Iterator[Ledger]:
-    with topics.open() as opened:
-        yield opened
 
 
 def syncs(topics: LedgerTopics) -> int:
