@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
+from epochfence.epochs.claims import decode_claim
 from epochfence.epochs.ledger_state import LedgerState, Outcome
 from epochfence.epochs.schemas import UnknownFingerprint
 from epochfence.epochs.topic_log import ReadingStoppedError
@@ -67,8 +68,8 @@ class GrantFollower:
             raise ReadingStoppedError(str(error), offset) from error
         if outcome.fate == "passed-over":
             warn_passed_over(self._topic, offset, outcome, loading or self.state)
-        elif outcome.fate == "granted" and loading is None and outcome.claim:
-            self._tell(outcome.claim)
+        elif outcome.fate == "granted" and loading is None:
+            self._tell([decode_claim(key, value)])
 
     def caught_up(self) -> None:
         """Publish what the log says; what was known before becomes a floor."""
@@ -78,18 +79,21 @@ class GrantFollower:
         self.raise_floor((scope, before.epoch_of(scope)) for scope in before.scopes())
         self._loading = None
         self.state = loaded
-        for claim, won in loaded.claims():
-            if won and not before.is_grant(claim.scope, claim.epoch, claim.grant_id):
-                self._tell(claim)
+        self._tell(loaded.grants_beyond(before))
 
-    def _tell(self, claim: Claim) -> None:
-        with self._lock:
-            watchers = list(self._watchers.values())
-        for watcher in watchers:
-            try:
-                watcher(claim)
-            except BaseException:  # the thread is the ledger's, whatever is raised
-                _log.exception("a watcher of the ledger failed; it goes on watching")
+    def _tell(self, grants: Iterable[Claim]) -> None:
+        for grant in grants:
+            with self._lock:
+                watchers = list(self._watchers.values())
+            if not watchers:
+                return  # the grants need not be decoded
+            for watcher in watchers:
+                try:
+                    watcher(grant)
+                except BaseException:  # the thread is the ledger's, whatever is raised
+                    _log.exception(
+                        "a watcher of the ledger failed; it goes on watching"
+                    )
 
     # On any thread.
 

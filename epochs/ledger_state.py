@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from epochfence.epochs.claims import decode_claim, is_sync
+from epochfence.epochs.claim_identity import ClaimIdentity, plain_identity
+from epochfence.epochs.claims import claim_of, decode_claim, is_sync
 from epochfence.epochs.errors import LedgerRegressed
 from epochfence.epochs.schemas import Undecodable
 from epochfence.epochs.values import Claim, is_foreign
@@ -26,26 +27,28 @@ class Outcome(NamedTuple):
 
     Attributes:
         fate: What became of it.
-        claim: The claim, None where it was none.
         problem: Why a record was passed over, empty otherwise.
     """
 
     fate: Fate
-    claim: Claim | None = None
     problem: str = ""
 
 
 _SYNC = Outcome("sync")
+_GRANTED = Outcome("granted")
+_LOST = Outcome("lost")
+_REPEATED = Outcome("repeated")
 
 
 class LedgerState:
     """Which claims were made, and which of them are grants."""
 
     def __init__(self, claims: Iterable[Claim] = ()) -> None:
-        self._latest: dict[str, Claim] = {}
-        # In log order: a claim's epoch and grant id never come twice in a scope.
-        self._claims: dict[tuple[str, int, str], bool] = {}
-        self._by_id: dict[tuple[str, int, str], Claim] = {}
+        self._latest: dict[str, ClaimIdentity] = {}
+        # In log order: no two claims share an identity. What was read and never asked
+        # for is not decoded, or loading would take three times as long.
+        self._claims: dict[ClaimIdentity, Claim | bytes] = {}
+        self._lost: set[ClaimIdentity] = set()
         self.passed_over = 0
         for claim in claims:
             self.add(claim)
@@ -56,36 +59,45 @@ class LedgerState:
         Raises:
             UnknownFingerprint: A newer version wrote it; this reader has to stop.
         """
+        identity = plain_identity(key, value)
+        if identity is not None and value is not None:
+            return self._fold(identity, value)
         if is_sync(key, value):
             return _SYNC
         try:
             claim = decode_claim(key, value)
         except Undecodable as error:
             self.passed_over += 1
-            return Outcome("passed-over", None, str(error))
+            return Outcome("passed-over", str(error))
         return self.add(claim)
 
     def add(self, claim: Claim) -> Outcome:
         """Fold in one claim."""
-        identity = (claim.scope, claim.epoch, claim.grant_id)
+        return self._fold((claim.scope, claim.epoch, claim.grant_id), claim)
+
+    def _fold(self, identity: ClaimIdentity, told: Claim | bytes) -> Outcome:
         if identity in self._claims:
-            return Outcome("repeated", self._by_id[identity])
-        latest = self._latest.get(claim.scope)
-        won = latest is None or claim.epoch > latest.epoch
-        self._by_id[identity] = claim
-        self._claims[identity] = won
-        if won:
-            self._latest[claim.scope] = claim
-        return Outcome("granted" if won else "lost", claim)
+            return _REPEATED
+        scope, epoch, _ = identity
+        latest = self._latest.get(scope)
+        if latest is not None and epoch <= latest[1]:
+            # First: other threads must not take it for a grant meanwhile.
+            self._lost.add(identity)
+            self._claims[identity] = told
+            return _LOST
+        self._claims[identity] = told
+        self._latest[scope] = identity
+        return _GRANTED
 
     def latest(self, scope: str) -> Claim | None:
         """The latest grant of a scope, None where there is none."""
-        return self._latest.get(scope)
+        latest = self._latest.get(scope)
+        return None if latest is None else self._claim(latest)
 
     def epoch_of(self, scope: str) -> int:
         """The latest granted epoch of a scope, 0 where there is none."""
         latest = self._latest.get(scope)
-        return 0 if latest is None else latest.epoch
+        return 0 if latest is None else latest[1]
 
     def scopes(self) -> list[str]:
         """Every scope that has a grant, sorted."""
@@ -93,17 +105,34 @@ class LedgerState:
 
     def is_grant(self, scope: str, epoch: int, grant_id: str | None) -> bool:
         """Whether the ledger holds this grant."""
-        return self._claims.get((scope, epoch, grant_id or ""), False)
+        identity = (scope, epoch, grant_id or "")
+        return identity in self._claims and identity not in self._lost
 
     def find(self, scope: str, epoch: int, grant_id: str | None) -> Claim | None:
         """The claim, won or lost, None where there is none: who wrote, for people."""
-        return self._by_id.get((scope, epoch, grant_id or ""))
+        identity = (scope, epoch, grant_id or "")
+        return self._claim(identity) if identity in self._claims else None
 
     def claims(self) -> Iterator[tuple[Claim, bool]]:
         """Every claim in log order, and whether it won."""
-        # A copy of the keys: a reader thread may add claims meanwhile.
-        for identity in list(self._claims):
-            yield self._by_id[identity], self._claims[identity]
+        for identity in self._in_log_order():
+            yield self._claim(identity), identity not in self._lost
+
+    def grants_beyond(self, before: LedgerState) -> Iterator[Claim]:
+        """The grants that an earlier reading did not hold, in log order."""
+        for identity in self._in_log_order():
+            if identity not in self._lost and not before.is_grant(*identity):
+                yield self._claim(identity)
+
+    def _in_log_order(self) -> list[ClaimIdentity]:
+        # A copy: a reader thread may add claims meanwhile.
+        return list(self._claims)
+
+    def _claim(self, identity: ClaimIdentity) -> Claim:
+        told = self._claims[identity]
+        if isinstance(told, bytes):
+            told = self._claims[identity] = claim_of(told)
+        return told
 
     def check_not_below(self, floor: Iterable[tuple[str, int]]) -> None:
         """Compare with the epochs of each scope that are known to have been in use.
