@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 
 import confluent_kafka
 from confluent_kafka import Message
@@ -11,9 +10,10 @@ from confluent_kafka import Message
 from epochfence.consumers.arguments import check_message, checked_list
 from epochfence.consumers.ledger_view import LedgerView
 from epochfence.consumers.outbox import Place, place_of
+from epochfence.consumers.pieces import cut
 from epochfence.consumers.rejections import OnRejected, Rejections
 from epochfence.consumers.settings import Require, settings_by_topic, unlisted
-from epochfence.consumers.sieve import Sifted, sift, stretches
+from epochfence.consumers.sieve import Sifted, sift
 from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.fence import PartitionFence
 from epochfence.epochs.ledger import Ledger, check_ledger
@@ -160,27 +160,23 @@ class Fence:
         batch = list(messages)
         for message in batch[:1]:
             check_message("messages", message)
-        if not any(map(Message.error, batch)):
-            return self._filter(batch)
-        passed: list[Message] = []
-        for is_event, group in groupby(batch, lambda m: m.error() is not None):
-            part = list(group)
-            passed += part if is_event else self._filter(part)
-        return passed
-
-    def _filter(self, messages: list[Message]) -> list[Message]:
         self._update()
         sifted = Sifted()
         is_complete = self._view is None
         try:
-            for topic, number, part in stretches(messages, is_one_topic=False):
-                fence = self._fence((topic, number))
-                if self._view is None:
-                    sift(fence, part, sifted, ledger_complete=True)
+            for place, part, are_alike in cut(batch):
+                if place is None:
+                    sifted.passed += part
+                elif self._view is None:
+                    sift(
+                        self._fence(place), part, sifted,
+                        ledger_complete=True, are_alike=are_alike,
+                    )  # fmt: skip
                 else:
                     is_complete = self._view.sift(
-                        fence, part, sifted, is_complete=is_complete
-                    )
+                        self._fence(place), part, sifted,
+                        is_complete=is_complete, are_alike=are_alike,
+                    )  # fmt: skip
         finally:
             self._new_starts += sifted.starts
         self._rejections.take(sifted, self._state)

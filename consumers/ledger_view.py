@@ -52,6 +52,7 @@ class LedgerView:
         sifted: Sifted,
         *,
         is_complete: bool,
+        are_alike: bool = False,
     ) -> bool:
         """Judge the messages of one partition, having read the ledger if need be.
 
@@ -61,6 +62,7 @@ class LedgerView:
             sifted: Takes what comes of them.
             is_complete: Whether the ledger was read to its end after the messages
                 were received.
+            are_alike: Whether they are known to share their headers.
 
         Returns:
             Whether it has been read so now.
@@ -71,10 +73,12 @@ class LedgerView:
         """
         before = sifted.judged
         fence.ledger_replaced(self.state)
-        if sift(fence, messages, sifted, ledger_complete=is_complete):
+        if sift(
+            fence, messages, sifted, ledger_complete=is_complete, are_alike=are_alike
+        ):
             return is_complete
         self.refresh(fence.starts)
         fence.ledger_replaced(self.state)
         rest = messages[sifted.judged - before :]
-        sift(fence, rest, sifted, ledger_complete=True)
+        sift(fence, rest, sifted, ledger_complete=True, are_alike=are_alike)
         return True

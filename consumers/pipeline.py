@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -18,8 +17,9 @@ from epochfence.consumers.ledger_view import LedgerView
 from epochfence.consumers.looks import TopicLooks, TopicMadeAnew
 from epochfence.consumers.outbox import Outbox, Place, place_of
 from epochfence.consumers.partition import AssignedPartition
+from epochfence.consumers.pieces import Piece, cut
 from epochfence.consumers.rejections import Rejections
-from epochfence.consumers.sieve import Sifted, stretches
+from epochfence.consumers.sieve import Sifted
 from epochfence.epochs.errors import EpochfenceError, MisconfiguredError
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.table import Table
@@ -113,6 +113,8 @@ class Pipeline:
         # Not judged yet; judged, without rows yet; to be handed over.
         self._inbox: list[Message] = []
         self._received_at = 0.0
+        # The one partition that all of the inbox is of, where that is known.
+        self._only: AssignedPartition | None = None
         self._judged: _Judged | None = None
         self.outbox = Outbox()
         #: Partitions whose offset the client has found outside of the log.
@@ -148,6 +150,7 @@ class Pipeline:
         # given out already.
         self.has_lost_track = True
         is_held_up = bool(self._inbox)
+        only, self._only = self._sole_partition(), None
         if self._inbox or missing <= 0:
             # The client is called whatever waits: a rebalance may be what helps.
             self._take_in(self._ask(1, wait_s))
@@ -164,10 +167,18 @@ class Pipeline:
             self._inbox = []
             self.has_lost_track = True
         self._received_at = time.monotonic()
+        # The assignment may have changed meanwhile, and what came be of either.
+        if not is_held_up and only is self._sole_partition():
+            self._only = only
         if not all(p.phase == "ready" for p in self._partitions.values()):
             # What is not placed is read again once it is.
             self._inbox = [m for m in self._inbox if self._is_expected(m)]
         self._client.raise_from_callbacks()
+
+    def _sole_partition(self) -> AssignedPartition | None:
+        if len(self._partitions) != 1:
+            return None
+        return next(iter(self._partitions.values()), None)
 
     def _ask(self, count: int, wait_s: float) -> list[Message]:
         try:
@@ -196,64 +207,63 @@ class Pipeline:
             return
         self._view.update()
         judged = _Judged(self._received_at)
-        parts = list(self._parts())
+        pieces = list(self._pieces())
         is_complete = False
         done = 0
         try:
-            for partition, messages in parts:
+            for partition, piece in pieces:
                 if partition is None:
-                    self._take_events(messages, judged)
+                    self._take_events(piece.messages, judged)
                 else:
-                    is_complete = self._judge_part(
-                        partition, messages, judged, is_complete=is_complete
+                    is_complete = self._judge_piece(
+                        partition, piece, judged, is_complete=is_complete
                     )
                 done += 1
         except BaseException as error:
             if not judged.parts:
                 raise
-            self._inbox, self._judged = self._rest(parts[done:]), judged
+            self._inbox, self._judged = self._rest(pieces[done:]), judged
             # What was judged goes on; the next call meets the error again.
             if not isinstance(error, EpochfenceError):
                 raise
         else:
             self._inbox, self._judged = [], judged
 
-    def _parts(self) -> Iterator[tuple[AssignedPartition | None, list[Message]]]:
+    def _pieces(self) -> Iterator[tuple[AssignedPartition | None, Piece]]:
         """The inbox, cut where the partition changes; None: events of the client."""
         is_one_topic = len(self._settings) == 1
-        pieces: list[list[Message]] = [self._inbox]
-        # An event has no other trace: it is asked for at each, in the client's speed.
-        if any(map(Message.error, self._inbox)):
-            is_one_topic = False
-            grouped = groupby(self._inbox, lambda m: m.error() is not None)
-            pieces = [list(group) for _, group in grouped]
-        for piece in pieces:
-            if piece[0].error() is not None:
+        only = None if self._only is None else self._only.place
+        for piece in cut(self._inbox, is_one_topic=is_one_topic, only=only):
+            if piece.place is None:
                 yield None, piece
                 continue
-            for topic, number, messages in stretches(piece, is_one_topic=is_one_topic):
-                partition = self._partitions.get((topic, number))
-                if partition is not None:
-                    yield partition, messages
+            partition = self._partitions.get(piece.place)
+            if partition is not None:
+                yield partition, piece
 
-    def _judge_part(
+    def _judge_piece(
         self,
         partition: AssignedPartition,
-        messages: list[Message],
+        piece: Piece,
         judged: _Judged,
         *,
         is_complete: bool,
     ) -> bool:
         """Judge messages of one partition; whether the ledger was read meanwhile."""
-        expected = self._expected(partition, messages)
-        for part in _cut_at(expected, partition.told_to):
-            is_complete = self._sift(partition, part, judged, is_complete=is_complete)
+        expected = self._expected(partition, piece.messages)
+        for messages in _cut_at(expected, partition.told_to):
+            is_complete = self._sift(
+                partition,
+                piece._replace(messages=messages),
+                judged,
+                is_complete=is_complete,
+            )
         return is_complete
 
     def _sift(
         self,
         partition: AssignedPartition,
-        messages: list[Message],
+        piece: Piece,
         judged: _Judged,
         *,
         is_complete: bool,
@@ -262,21 +272,22 @@ class Pipeline:
         sifted = Sifted(self._is_dry_run)
         try:
             return self._view.sift(
-                partition.fence, messages, sifted, is_complete=is_complete
-            )
+                partition.fence, piece.messages, sifted,
+                is_complete=is_complete, are_alike=piece.are_alike,
+            )  # fmt: skip
         finally:
             if sifted.judged:
-                end = _note_judged(partition, messages[: sifted.judged])
+                end = _note_judged(partition, piece.messages[: sifted.judged])
                 judged.parts.append(_Part(partition, sifted, end))
 
     def _rest(
-        self, parts: Sequence[tuple[AssignedPartition | None, list[Message]]]
+        self, pieces: Sequence[tuple[AssignedPartition | None, Piece]]
     ) -> list[Message]:
         """What is still to be judged: read no more, and nothing that was moved."""
         return [
             message
-            for partition, messages in parts
-            for message in messages
+            for partition, piece in pieces
+            for message in piece.messages
             if partition is None
             or (
                 partition.phase == "ready"

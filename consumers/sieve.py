@@ -8,13 +8,11 @@ until something changes). Nothing else happens for each message in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
 
 from confluent_kafka import Message
 
+from epochfence.consumers.pieces import share_headers
 from epochfence.epochs.fence import PartitionFence
 from epochfence.epochs.messages import headers_of
 from epochfence.epochs.values import EpochStart
@@ -84,40 +82,22 @@ class Sifted:
         self.passed.append(message)
 
 
-def stretches(
-    messages: list[Message], *, is_one_topic: bool
-) -> Iterator[tuple[str, int, list[Message]]]:
-    """Cut messages where the partition changes: topic, partition, messages.
-
-    Args:
-        messages: None of them an error.
-        is_one_topic: Whether all of them are known to be of one topic.
-    """
-    if not messages:
-        return
-    partitions = list(map(Message.partition, messages))
-    topic = messages[0].topic() or ""
-    is_one = partitions.count(partitions[0]) == len(partitions)
-    topics: list[str | None] = []
-    if not is_one_topic:
-        topics = list(map(Message.topic, messages))
-        is_one = is_one and topics.count(topic) == len(topics)
-    if is_one:
-        yield topic, partitions[0] or 0, messages
-        return
-    places = zip(topics or [topic] * len(messages), partitions, messages, strict=True)
-    for place, group in groupby(places, key=itemgetter(0, 1)):
-        yield place[0], place[1], [message for _, _, message in group]
-
-
 def sift(
     fence: PartitionFence,
     messages: list[Message],
     sifted: Sifted,
     *,
     ledger_complete: bool,
+    are_alike: bool = False,
 ) -> bool:
     """Judge the messages of one partition, in order, and add them to `sifted`.
+
+    Args:
+        fence: The partition's fence.
+        messages: Its messages.
+        sifted: Takes what comes of them.
+        ledger_complete: Whether the ledger was read to its end after they came.
+        are_alike: Whether they are known to share their headers.
 
     Returns:
         Whether all of them were judged; else it takes a ledger that was read to its
@@ -129,7 +109,7 @@ def sift(
     """
     judged = 0
     if len(messages) > 2:
-        judged = _sift_alike(fence, messages, sifted, ledger_complete)
+        judged = _sift_alike(fence, messages, sifted, ledger_complete, are_alike)
     needs_value = fence.settings.stamps.is_foreign
     for number in range(judged, len(messages)):
         message = messages[number]
@@ -153,6 +133,7 @@ def _sift_alike(
     messages: list[Message],
     sifted: Sifted,
     ledger_complete: bool,
+    are_alike: bool,
 ) -> int:
     """Judge messages that are all alike; give how many were: all, the first, or none.
 
@@ -162,11 +143,7 @@ def _sift_alike(
     leader_epoch = first.leader_epoch()
     if fence.settings.stamps.is_foreign or last.leader_epoch() != leader_epoch:
         return 0
-    try:
-        headers = list(map(Message.headers, messages))
-    except (SystemError, UnicodeDecodeError):
-        return 0
-    if headers.count(headers[0]) != len(headers):
+    if not are_alike and not share_headers(messages):
         return 0
     carried = headers_of(first)
 

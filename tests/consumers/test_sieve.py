@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epochfence import FenceSettings, MisconfiguredError
-from epochfence.consumers.sieve import Sifted, sift, stretches
+from epochfence.consumers.sieve import Sifted, sift
 from epochfence.epochs.fence import PartitionFence
 from epochfence.epochs.messages import headers_of
 from epochfence.epochs.values import EpochStart
@@ -165,32 +165,3 @@ def test_headers_that_cannot_be_read_are_judged_one_by_one() -> None:
     assert sift(new_fence([]), batch, sifted, ledger_complete=True)
     assert sifted.passed == batch[:3]
     assert [v.reason for _, v in sifted.rejected] == ["malformed"]
-
-
-@pytest.mark.parametrize("is_one_topic", [True, False])
-def test_stretches(is_one_topic: bool) -> None:
-    def at(partition: int, topic: str = "t") -> Message:
-        return Message(topic=topic, partition=partition)
-
-    assert list(stretches([], is_one_topic=is_one_topic)) == []
-    one = [at(1), at(1)]
-    ((topic, number, messages),) = stretches(one, is_one_topic=is_one_topic)
-    assert (topic, number) == ("t", 1)
-    assert messages is one
-    mixed = [at(0), at(1), at(1), at(0)]
-    assert list(stretches(mixed, is_one_topic=is_one_topic)) == [
-        ("t", 0, mixed[:1]),
-        ("t", 1, mixed[1:3]),
-        ("t", 0, mixed[3:]),
-    ]
-    if not is_one_topic:
-        two = [at(0), at(0, "u"), at(0, "u")]
-        assert list(stretches(two, is_one_topic=False)) == [
-            ("t", 0, two[:1]),
-            ("u", 0, two[1:]),
-        ]
-
-
-def test_an_error_is_true() -> None:
-    # The pipeline looks for events by the truth of `Message.error()`.
-    assert bool(KafkaError(KafkaError._PARTITION_EOF))
