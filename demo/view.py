@@ -22,11 +22,15 @@ class Screen:
     Args:
         console: The standard output.
         scenario: What is played.
+        is_on_cluster: Whether it is played on a cluster of the user's.
     """
 
-    def __init__(self, console: Console, scenario: Scenario) -> None:
+    def __init__(
+        self, console: Console, scenario: Scenario, *, is_on_cluster: bool = False
+    ) -> None:
         self._console = console
         self._scenario = scenario
+        self._is_on_cluster = is_on_cluster
         self._told = 0
         self._live: Live | None = None
         if console.is_terminal:
@@ -78,7 +82,7 @@ class Screen:
         for item, seen in scene.wrong(self._scenario.right).items():
             self._print(Text(_blame(item, seen, scene, self._scenario)))
         self._print("")
-        for paragraph in _conclusion(scene, self._scenario):
+        for paragraph in _conclusion(scene, self._scenario, self._is_on_cluster):
             self._print(Text(paragraph))
 
 
@@ -146,8 +150,13 @@ def _blame(item: str, seen: Seen, scene: Scene, scenario: Scenario) -> str:
     )
 
 
-def _conclusion(scene: Scene, scenario: Scenario) -> list[str]:
+def _conclusion(scene: Scene, scenario: Scenario, is_on_cluster: bool) -> list[str]:
     first, second = HOLDERS
+    again = (
+        "another story, with another --seed"
+        if is_on_cluster
+        else "the same on your own cluster, epochfence demo -b HOST:PORT"
+    )
     late, wrong = len(scene.rejected), len(scene.wrong(scenario.right))
     return [
         f"What happened: {first} was stopped with messages on their way. {second} took "
@@ -155,9 +164,8 @@ def _conclusion(scene: Scene, scenario: Scenario) -> list[str]:
         f"call back what was handed over. The plain consumer applied all of it and has "
         f"{wrong} of {len(scenario.items)} items wrong. The fenced one dropped {late} "
         f"records by their epoch and has every item right.",
-        "Try next: the same on your own cluster, epochfence demo -b HOST:PORT "
-        f"(again: --seed {scenario.seed}); or judge a topic that you have: epochfence "
-        f"audit --help",
+        f"Try next: {again} (again: --seed {scenario.seed}); or judge a topic that you "
+        f"have: epochfence audit --help",
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
@@ -11,13 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.stamps import OwnStamps, StampReader
-from epochfence.epochs.values import MAX_EPOCH, check_scope
+from epochfence.epochs.values import MAX_EPOCH, check_scope, is_foreign
 
 Authority = Literal["ledger", "max-seen"]
 Unstamped = Literal["quarantine", "admit", "admit-until-first-stamp"]
 
 #: In the name of a required scope: the partition's number.
 PARTITION_FIELD = "{partition}"
+_FIELD = re.compile(r"\{[^{}]*\}")
 _LONGEST_NUMBER = str(2**31 - 1)
 
 
@@ -91,6 +93,7 @@ class FenceSettings(BaseModel):
     def _check_require(self) -> None:
         for scope in self.require:
             if self.stamps.scope is None:
+                _check_not_mistaken(scope)
                 check_scope(scope.replace(PARTITION_FIELD, _LONGEST_NUMBER))
             elif scope != self.stamps.scope:
                 raise MisconfiguredError(
@@ -154,6 +157,22 @@ class FenceSettings(BaseModel):
         }
         text = json.dumps(facts, separators=(",", ":"), sort_keys=True)
         return hashlib.sha256(text.encode("ascii")).hexdigest()[:16]
+
+
+def _check_not_mistaken(scope: str) -> None:
+    """Scopes that look like something else: told as what they are."""
+    if is_foreign(scope):
+        raise MisconfiguredError(
+            "require", scope, "what begins with ~ is the scope of another system's "
+            "header, and no stamps= says how to read that",
+            f"Add stamps=ForeignHeader({scope[1:]!r}, 'decimal'), or 'int64be'.",
+        )  # fmt: skip
+    for field in _FIELD.findall(scope):
+        if field != PARTITION_FIELD:
+            raise MisconfiguredError(
+                "require", scope, f"nothing is known of a field {field}",
+                f"{PARTITION_FIELD} stands for the partition's number.",
+            )  # fmt: skip
 
 
 def _misconfigured(error: ValidationError) -> MisconfiguredError:

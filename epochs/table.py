@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable
+from datetime import datetime, timezone
 
 from epochfence.epochs.claims import is_sync
 from epochfence.epochs.clients import KAFKA, Clients
@@ -79,6 +80,15 @@ class _RowFollower:
     def caught_up(self) -> None:
         if self._loading is not None:
             self.rows, self._loading = self._loading, None
+
+
+def _as_time(milliseconds: int) -> str:
+    """A row's time for people; rows are anybody's, and it may be no time at all."""
+    try:
+        when = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return f"at {milliseconds} ms"
+    return f"at {when:%Y-%m-%d %H:%M:%S} UTC"
 
 
 class Table:
@@ -168,13 +178,14 @@ class Table:
             self._told_settings.add(told)
             _log.warning(
                 "rows of topic %s were written under other settings (digest %s, by "
-                "%s) than those in use here: %r (digest %s). Whoever goes by one finds "
-                "other epochs, and may reject what the other admits. All consumers of "
-                "the topic, and each FencedProducer by settings=, need equal "
+                "%s, %s) than those in use here: %r (digest %s). Whoever goes by one "
+                "finds other epochs, and may reject what the other admits. All consumers "
+                "of the topic, and each FencedProducer by settings=, need equal "
                 "FenceSettings: require, unstamped, authority, stamps and max_jump",
                 topic,
                 info.settings_digest,
                 info.written_by,
+                _as_time(info.written_at),
                 settings,
                 mine,
             )

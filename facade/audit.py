@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from epochfence.epochs.errors import LedgerRegressed, MisconfiguredError
 from epochfence.epochs.fence import PartitionFence
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
@@ -19,6 +20,10 @@ from epochfence.epochs.verdicts import REJECTED, Kind, Reason, Verdict
 
 #: How many rejected records a report shows one by one.
 SHOWN_REJECTED = 20
+
+#: How many scopes a remark names, and how many a partition's audit remembers.
+_SHOWN_SCOPES = 5
+_KEPT_SCOPES = 10_000
 
 
 class OutOfOrderError(ValueError):
@@ -118,8 +123,9 @@ class Audit:
         table: Epoch starts known beforehand.
 
     Raises:
-        LedgerRegressed: The ledger is below the table.
-        MisconfiguredError: Authority `ledger` without a ledger.
+        LedgerRegressed: The ledger of a topic is below the table.
+        MisconfiguredError: Authority `ledger` without a ledger; or a file's ledger is
+            below the table.
     """
 
     settings: FenceSettings
@@ -135,7 +141,21 @@ class Audit:
         self.ledger = None if self.source is None else self.source.state
         # With max-seen no verdict asks the ledger: it only names the holders.
         if self.ledger is not None and self.settings.authority == "ledger":
-            self.ledger.check_not_below((row.scope, row.epoch) for row in self.table)
+            self._check_not_below(self.ledger)
+
+    def _check_not_below(self, ledger: LedgerState) -> None:
+        try:
+            ledger.check_not_below((row.scope, row.epoch) for row in self.table)
+        except LedgerRegressed as error:
+            if self.source is None or self.source.is_topic:
+                raise
+            raise MisconfiguredError(
+                "--ledger", self.source.name,
+                f"it ends with epoch {error.ledger_epoch} of scope {error.scope!r}, "
+                f"and the table tells where epoch {error.seen_epoch} began",
+                "It was written before the table was, or they are not of one cluster: "
+                "have epochfence ledger export write it anew.",
+            ) from error  # fmt: skip
 
     def partition(self, topic: str, partition: int) -> PartitionAudit:
         """The audit of one partition."""
@@ -169,18 +189,44 @@ class Audit:
 
     def remarks(self) -> list[str]:
         """What looks like a mistake in how the audit was asked for."""
-        counts = self.counts()
-        total = sum(counts.values())
+        total = sum(self.counts().values())
         found: list[str] = []
-        if total and counts.get(("quarantined", "unstamped")) == total:
-            scopes = " and ".join(self.settings.require) or "any scope"
+        missing = self._scopes_nowhere() if total else None
+        if missing is not None:
+            wanted = " or ".join(missing) or "any scope"
+            there = sorted({s for p in self.partitions.values() for s in p.scopes})
+            shown = ", ".join(there[:_SHOWN_SCOPES])
+            more = f" and {len(there) - _SHOWN_SCOPES} more" * (
+                len(there) > _SHOWN_SCOPES
+            )
+            hint = (
+                f"These scopes are there: {shown}{more}. Is --scope misspelt?"
+                if there
+                else "Are --stamp and --scope what you mean?"
+            )
             found.append(
-                f"no record carries a stamp {self.settings.stamps.name!r} of {scopes}: "
-                f"are --stamp and --scope what you mean?"
+                f"no record carries a stamp {self.settings.stamps.name!r} of {wanted}. "
+                f"{hint}"
             )
         if total and self.ledger is not None and not self.ledger.scopes():
             found.append("the ledger grants nothing: is it the right one?")
         return found
+
+    def _scopes_nowhere(self) -> list[str] | None:
+        """The required scopes that no record carries; None where there is nothing odd.
+
+        Empty where any scope would do and no record is stamped.
+        """
+        carried = {scope for one in self.partitions.values() for scope in one.scopes}
+        required = {
+            scope: None
+            for one in self.partitions.values()
+            for scope in self.settings.required_scopes(one.partition)
+        }
+        missing = [scope for scope in required if scope not in carried]
+        if missing or not (required or carried):
+            return missing
+        return None
 
     def show(self, partition: PartitionAudit, verdict: Verdict) -> None:
         """Keep the partition's last record for the report, if there is room."""
@@ -218,6 +264,8 @@ class PartitionAudit:
         self.partition = partition
         self.counts: dict[tuple[Kind, Reason], int] = {}
         self.epochs: dict[Stamp, EpochSummary] = {}
+        #: Scopes that its records carry: some of them, where there are very many.
+        self.scopes: set[str] = set()
         self._audit = audit
         self.topic_ids: list[str] = []
         self.topic_id: str | None = None
@@ -327,6 +375,8 @@ class PartitionAudit:
         outcome = (verdict.kind, verdict.reason)
         self.counts[outcome] = self.counts.get(outcome, 0) + records
         for stamp in verdict.stamps:
+            if len(self.scopes) < _KEPT_SCOPES:
+                self.scopes.add(stamp.scope)
             summary = self._summary(stamp)
             if summary is None:
                 continue

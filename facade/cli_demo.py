@@ -62,7 +62,7 @@ def demo(
         # What the library would log is what the demo shows.
         logging.getLogger("epochfence").setLevel(logging.ERROR)
         try:
-            with Screen(console, scenario) as screen:
+            with Screen(console, scenario, is_on_cluster=config is not None) as screen:
                 scene = play(
                     scenario,
                     config,

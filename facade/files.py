@@ -145,9 +145,9 @@ def _opened(path: str) -> Generator[IO[bytes], None, None]:
         yield file
 
 
-def _lines(path: str, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple[int, T]]:
+def _lines(path: str, kind: str, line_type: type[T]) -> Iterator[tuple[int, T]]:
     """Number and content of each line that is not blank."""
-    decode = decoder.decode
+    decode = msgspec.json.Decoder(line_type).decode
     number = 0
     with _opened(path) as file:
         read = file.readline
@@ -161,15 +161,14 @@ def _lines(path: str, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple[int, T
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     if not line.strip():
                         continue
-                    raise InvalidFileError(path, number, _problem(line, error)) from (
-                        error
-                    )
+                    problem = _problem(line, kind, error)
+                    raise InvalidFileError(path, number, problem) from error
         except OSError as error:
             problem = f"cannot be read: {error.strerror}"
             raise InvalidFileError(path, number, problem) from error
 
 
-def _problem(line: bytes, error: Exception) -> str:
+def _problem(line: bytes, kind: str, error: Exception) -> str:
     if isinstance(error, msgspec.ValidationError):
         kinds = {
             b'"claim"': "ledger",
@@ -178,7 +177,7 @@ def _problem(line: bytes, error: Exception) -> str:
         }
         named = [kind for mark, kind in kinds.items() if mark in line[:100_000]]
         looks = f" (it looks like a line of a {named[0]} file)" if named else ""
-        return f"not a line of this kind of file{looks}: {error}"
+        return f"not a line of a {kind} file{looks}: {error}"
     if line.startswith(b"\x1f\x8b"):
         return "this is a gzip file; give it unpacked, with - as the file: zcat FILE |"
     if line.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -194,7 +193,7 @@ def read_records(path: str) -> Iterator[tuple[int, RecordLine]]:
     Raises:
         InvalidFileError: The file or a line of it is bad.
     """
-    return _lines(path, msgspec.json.Decoder(RecordLine))
+    return _lines(path, "record", RecordLine)
 
 
 def read_ledger(path: str) -> Iterator[Claim]:
@@ -203,7 +202,7 @@ def read_ledger(path: str) -> Iterator[Claim]:
     Raises:
         InvalidFileError: The file or a line of it is bad.
     """
-    for number, line in _lines(path, msgspec.json.Decoder(ClaimLine)):
+    for number, line in _lines(path, "ledger", ClaimLine):
         if line.type != "claim":
             raise InvalidFileError(path, number, f"type {line.type!r} is not 'claim'")
         try:
@@ -226,7 +225,7 @@ def read_table(path: str) -> Iterator[EpochStart]:
     Raises:
         InvalidFileError: The file or a line of it is bad.
     """
-    for number, line in _lines(path, msgspec.json.Decoder(StartLine)):
+    for number, line in _lines(path, "table", StartLine):
         try:
             _check_start(line)
         except MisconfiguredError as error:

@@ -247,7 +247,15 @@ def test_what_looks_like_a_mistake_is_remarked_on(files: Files) -> None:
     assert typo.exit_code == 0
     assert "no record carries a stamp 'trem:decimal'" in typo.stderr
     scope = run("audit", files.records, "--ledger", files.ledger, "--scope", "q")
-    assert "of q: are --stamp and --scope what you mean?" in scope.stderr
+    assert "of q. These scopes are there: s. Is --scope misspelt?" in scope.stderr
+    both = ("--scope", "s", "--scope", "q")
+    both_told = run("audit", files.records, "--ledger", files.ledger, *both)
+    assert "of q. These scopes are there: s." in both_told.stderr
+    write_lines(files.records, [record(0)])
+    bare = run("audit", files.records, "--ledger", files.ledger, "--scope", "q")
+    assert "of q. Are --stamp and --scope what you mean?" in bare.stderr
+    any_scope = run("audit", files.records, "--ledger", files.ledger)
+    assert "of any scope. Are --stamp" in any_scope.stderr
     write_lines(files.ledger, [])
     empty = run("audit", files.records, "--ledger", files.ledger)
     assert "the ledger grants nothing" in empty.stderr
@@ -457,7 +465,7 @@ def test_a_broken_table_line_is_named(
 def test_a_ledger_below_the_table(files: Files) -> None:
     table = write_lines(files.folder / "table.jsonl", [start_line(9, 0)])
     message = files.fails(files.records, "--ledger", files.ledger, "--table", table)
-    for words in ("epoch 2", "epoch 9", "--at-least 10"):
+    for words in ("--ledger", "epoch 2", "epoch 9", "ledger export"):
         assert words in message
 
 
@@ -474,7 +482,10 @@ BAD_OPTIONS: list[tuple[list[str], list[str]]] = [
         ["RECORDS", "--stamp", "t:decimal", "--ledger", "LEDGER"],
         ["--ledger", "foreign"],
     ),
-    (["LEDGER", "--ledger", "LEDGER"], ["line 1", "ledger file"]),
+    (
+        ["LEDGER", "--ledger", "LEDGER"],
+        ["line 1", "not a line of a record file", "ledger file"],
+    ),
     (
         ["RECORDS", "--ledger", "LEDGER", "--verdicts", "-"],
         ["--verdicts", "/dev/stdout"],

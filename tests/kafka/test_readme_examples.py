@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, Message
+from confluent_kafka.admin import AdminClient, NewTopic
 
 import epochfence
 from support.brokers import KafkaBroker
@@ -68,8 +68,7 @@ def test_one_leader_for_each_partition(kafka: KafkaBroker, play: Play) -> None:
     orders = kafka.create_topic("partitioned", partitions=4)
     code = block_with("by_partition").replace('"orders"', repr(orders))
     with unnamed_topics(kafka).open() as ledger:
-        names = {**vars(epochfence), "ledger": ledger, "kafka": kafka.config}
-        play(code, {**names, "TopicPartition": TopicPartition})
+        play(code, {"ledger": ledger, "kafka": kafka.config})
         config = {**kafka.config, "group.id": orders, "auto.offset.reset": "earliest"}
         with epochfence.FencedConsumer(
             config, ledger, require={orders: ["orders/{partition}"]}
@@ -82,8 +81,27 @@ def test_epoch_starts_as_json() -> None:
     start = epochfence.EpochStart(
         "t", "id", 0, "w", 7, "9f3a1c22d4e5b6a7", epochfence.Position(None, 5)
     )
-    names = {**vars(epochfence), "json": json, "start": start}
-    exec(compile(block_with("json.dumps(start)"), "README.md", "exec"), names)
+    code = block_with("json.dumps(start)")
+    exec(compile(code, "README.md", "exec"), {"start": start})
+
+
+def test_topics_that_are_created_beforehand(kafka: KafkaBroker) -> None:
+    """The settings that the README gives satisfy a ledger that creates nothing."""
+    command = block_with("kafka-topics.sh", "sh")
+    settings = dict(re.findall(r"--config (\S+)=(\S+)", command))
+    names = unnamed_topics(kafka)
+    with pytest.raises(epochfence.MisconfiguredError) as missing:
+        names.open(create=False)
+    for name, value in settings.items():
+        # A message names what fits the brokers that are there.
+        fits = name if name == "min.insync.replicas" else f"{name}={value}"
+        assert f"--config {fits}" in str(missing.value)
+    admin = AdminClient(dict(kafka.config))
+    for topic in names.names.values():
+        new = NewTopic(topic, 1, 1, config={**settings, "min.insync.replicas": "1"})
+        admin.create_topics([new])[topic].result(30)
+    with names.open(create=False) as ledger:
+        assert ledger.claim("w", holder="pod").epoch == 1
 
 
 def test_a_first_rollout(
@@ -144,7 +162,6 @@ def test_the_fence_alone(kafka: KafkaBroker, topic: str, play: Play) -> None:
         )
         client.subscribe([topic])
         names: dict[str, Any] = {
-            "Fence": epochfence.Fence,
             "ledger": ledger,
             "client": client,
             "stored_starts": (),

@@ -102,3 +102,18 @@ def test_what_is_decided_stays_so() -> None:
     assert FenceSettings(["a"]).decided().unstamped == "quarantine"
     for one in ("admit", "quarantine", "admit-until-first-stamp"):
         assert FenceSettings(["a"], unstamped=one).decided().unstamped == one
+
+
+@pytest.mark.parametrize(
+    ("scope", "told"),
+    [
+        ("~gen", "ForeignHeader('gen', 'decimal')"),
+        ("orders/{part}", "{partition} stands for the partition's number"),
+        ("{}", "{partition} stands for"),
+        ("orders/{partition", "no scope name"),
+    ],
+)
+def test_scopes_that_are_mistaken_for_something_else(scope: str, told: str) -> None:
+    with pytest.raises(MisconfiguredError) as wrong:
+        FenceSettings([scope])
+    assert told in str(wrong.value)
