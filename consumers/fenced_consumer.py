@@ -23,6 +23,7 @@ from epochfence.consumers.arguments import (
     places_to_commit,
 )
 from epochfence.consumers.group_reader import GroupReader
+from epochfence.consumers.loading import Positions
 from epochfence.consumers.partition import AssignedPartition
 from epochfence.consumers.rejections import OnRejected
 from epochfence.consumers.settings import (
@@ -36,7 +37,7 @@ from epochfence.consumers.turns import Turns
 from epochfence.epochs.connection import Config
 from epochfence.epochs.ledger import Ledger, check_ledger
 from epochfence.epochs.stamps import StampReader
-from epochfence.epochs.values import check_function, check_timeout
+from epochfence.epochs.values import SinkState, check_function, check_timeout
 
 OnPartitions = Callable[["FencedConsumer", list[TopicPartition]], None]
 
@@ -78,6 +79,9 @@ class FencedConsumer:
         on_rejected: Called with each rejected message and its verdict.
         timeout_s: How long a call may wait for the cluster, beyond its own time-out,
             where the fence needs to know something.
+        positions: For whoever stores positions with the effect (see `sink_state`):
+            called with a topic and a partition, it gives what was stored last, or
+            None. Then commits do not say where to begin: they only serve monitors.
 
     Raises:
         MisconfiguredError: A setting is wrong, or contradicts the fence.
@@ -98,10 +102,12 @@ class FencedConsumer:
         rebuild: bool = True,
         on_rejected: OnRejected | None = None,
         timeout_s: float = 10.0,
+        positions: Positions | None = None,
     ) -> None:
         client_config, policies = split_config(config)
         check_ledger(ledger)
         check_function("on_rejected", on_rejected)
+        check_function("positions", positions)
         is_dry_run = check_mode(mode) == "dry-run"
         self._settings = settings_by_topic(
             require,
@@ -122,6 +128,7 @@ class FencedConsumer:
             may_rebuild=checked_flag("rebuild", rebuild),
             on_rejected=on_rejected,
             timeout_s=check_timeout(timeout_s),
+            positions=positions,
         )
 
     # Which partitions.
@@ -348,6 +355,24 @@ class FencedConsumer:
         with self._turns:
             self._check_open()
             return self._reader.position(places)
+
+    def sink_state(self, partition: TopicPartition) -> SinkState | None:
+        """What has to be stored with the effect of all that was handed over.
+
+        Stored in one transaction with that effect, and given to `positions` after a
+        restart, it makes each admitted message count once.
+
+        Returns:
+            The position and every epoch start that counts there; None where nothing
+            was handed over yet, since what lies below is still being looked at.
+
+        Raises:
+            KafkaException: The partition is not assigned.
+        """
+        [place] = checked_partitions([partition], "partition")
+        with self._turns:
+            self._check_open()
+            return self._reader.state(place)
 
     def seek(self, partition: TopicPartition) -> None:
         """Go on at another offset of an assigned partition.

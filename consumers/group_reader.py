@@ -31,7 +31,7 @@ from confluent_kafka import (
 from epochfence.consumers.client import GroupClient
 from epochfence.consumers.committing import Committer, due
 from epochfence.consumers.ledger_view import LedgerView
-from epochfence.consumers.loading import Loader
+from epochfence.consumers.loading import Loader, Positions
 from epochfence.consumers.looks import TopicLooks, TopicMadeAnew
 from epochfence.consumers.outbox import Place
 from epochfence.consumers.partition import AssignedPartition
@@ -46,6 +46,7 @@ from epochfence.epochs.errors import (
 )
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.settings import FenceSettings
+from epochfence.epochs.values import SinkState
 
 _log = logging.getLogger(__name__)
 
@@ -111,6 +112,7 @@ class GroupReader:
         may_rebuild: Whether missing epoch starts may be found by reading.
         on_rejected: Called with each rejected message and its verdict.
         timeout_s: How long each wait for the cluster may take.
+        positions: Tells what a sink has stored; None: go by the group's commits.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class GroupReader:
         may_rebuild: bool,
         on_rejected: OnRejected | None,
         timeout_s: float,
+        positions: Positions | None,
     ) -> None:
         self._settings = settings
         self._policies = policies
@@ -152,6 +155,7 @@ class GroupReader:
             may_rebuild=may_rebuild,
             timeout_s=timeout_s,
             clients=clients,
+            positions=positions,
         )
         self.rejections = Rejections(on_rejected, is_dry_run=is_dry_run)
         self._pipeline = Pipeline(
@@ -573,6 +577,10 @@ class GroupReader:
                 )
             )
         return found
+
+    def state(self, tp: TopicPartition) -> SinkState | None:
+        """What a sink stores of all that was handed over of a partition."""
+        return self._known(tp).state
 
     def seek(self, tp: TopicPartition) -> None:
         """Go on at another offset."""

@@ -10,7 +10,7 @@ from its start up to the position.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 
 from confluent_kafka import (
@@ -39,11 +39,15 @@ from epochfence.epochs.resuming import (
     has_all,
     names_life,
     resume,
+    resume_stored,
 )
 from epochfence.epochs.table import Table
-from epochfence.epochs.values import Position
+from epochfence.epochs.values import Position, SinkState
 
 _log = logging.getLogger(__name__)
+
+#: Tells what a sink has stored of a topic's partition, None for nothing.
+Positions = Callable[[str, int], SinkState | None]
 
 #: How long one call reads for a rebuild before the other partitions get their turn.
 _REBUILD_SLICE_S = 0.1
@@ -88,6 +92,8 @@ class Loader:
         may_rebuild: Whether epoch starts that are missing may be found by reading.
         timeout_s: How long each wait may take.
         clients: Opens what a rebuild reads with.
+        positions: Tells what a sink has stored of a partition; None: the group's
+            commits tell where to begin.
     """
 
     def __init__(
@@ -102,8 +108,10 @@ class Loader:
         may_rebuild: bool,
         timeout_s: float,
         clients: Clients,
+        positions: Positions | None,
     ) -> None:
         self._clients = clients
+        self._positions = positions
         self._client = client
         self._config = config
         self._view = view
@@ -172,9 +180,13 @@ class Loader:
             topic_id = self._looks.topic_id(partition.topic)
             if partition.topic_id != topic_id:
                 partition.enter_life(topic_id)
-        committed = self._committed(
-            [p for p in fresh if p.wanted in (None, OFFSET_STORED, OFFSET_INVALID)]
-        )
+        going_on = [
+            p for p in fresh if p.wanted in (None, OFFSET_STORED, OFFSET_INVALID)
+        ]
+        if self._positions is None:
+            committed = self._committed(going_on)
+        else:
+            committed = self._stored(going_on, self._positions)
         placed: list[_Placed] = []
         for partition in fresh:
             low, high = self._bounds(partition)
@@ -212,6 +224,17 @@ class Loader:
                 continue  # of a life that was seen to end
             found[partition] = resume(tp.offset, tp.leader_epoch, tp.metadata, life)
             partition.committed_offset = tp.offset
+        return found
+
+    def _stored(
+        self, partitions: Sequence[AssignedPartition], positions: Positions
+    ) -> dict[AssignedPartition, Resumption]:
+        """Where a sink has partitions begin; without those it knows nothing of."""
+        found: dict[AssignedPartition, Resumption] = {}
+        for partition in partitions:
+            state = positions(partition.topic, partition.number)
+            if state is not None:
+                found[partition] = resume_stored(state, partition.topic_id)
         return found
 
     def _no_offsets(
@@ -268,6 +291,7 @@ class Loader:
     ) -> None:
         partition, offset = placed.partition, placed.offset
         known = dict.fromkeys(self._table.starts(partition.topic, partition.number))
+        known.update(dict.fromkeys(placed.start.starts))
         if partition.fence is not None:
             known.update(dict.fromkeys(partition.fence.starts))
         fence = PartitionFence(

@@ -9,10 +9,10 @@ from confluent_kafka import OFFSET_INVALID, TopicPartition
 
 from epochfence.epochs.errors import TableMissing
 from epochfence.epochs.fence import PartitionFence
-from epochfence.epochs.resuming import metadata_at
+from epochfence.epochs.resuming import metadata_at, state_at
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.starts import CommitMetadata
-from epochfence.epochs.values import EpochStart
+from epochfence.epochs.values import EpochStart, SinkState
 
 #: `new`: its position is not fixed. `rebuilding`: what lies below is being read.
 #: `ready`: it delivers. `stopped`: the application has to seek first.
@@ -150,7 +150,17 @@ class AssignedPartition:
         known = [start for start in fence.starts if start not in gone]
         self.fence = fence.with_starts(known)
 
-    # Commits.
+    # Commits, and what a sink stores in their place.
+
+    @property
+    def state(self) -> SinkState | None:
+        """What a sink stores of all that was handed over; None: nothing is known."""
+        offset = self.next_offset
+        if self.fence is None or self.complete_to is None or offset is None:
+            return None
+        if self.phase != "ready" or offset > min(self.complete_to, self.read_to):
+            return None
+        return state_at(self.fence, self.leader_epoch_below(offset), offset)
 
     def metadata_at(self, offset: int) -> tuple[int | None, CommitMetadata]:
         """The leader epoch and metadata of a commit at an offset.

@@ -102,6 +102,24 @@ class SinkFenced(EpochfenceError):
 
 
 @dataclass(eq=False)
+class SinkUnavailable(EpochfenceError):
+    """A sink's store does not answer, or not now. What it has stored tells the rest.
+
+    Whether the batch was stored is not known: load the position and compare.
+    """
+
+    store: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"the sink's store {self.store} cannot be written to or read now: "
+            f"{self.reason}. Whether the last batch was stored is what its position "
+            f"tells; try again."
+        )
+
+
+@dataclass(eq=False)
 class LedgerUnavailable(EpochfenceError):
     """The ledger cannot be read now. Nothing was decided; try again."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from epochfence.epochs.fence import PartitionFence
 from epochfence.epochs.starts import CommitMetadata, decode_commit_metadata
-from epochfence.epochs.values import EpochStart, Position
+from epochfence.epochs.values import EpochStart, Position, SinkPosition, SinkState
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,31 @@ class Resumption:
         leader_epoch: That of the last record below it, None: unknown.
         metadata: What must be known there; None: nobody says, so what lies below has
             to be read.
+        starts: Epoch starts that whoever says so knows.
     """
 
     offset: int | None
     leader_epoch: int | None = None
     metadata: CommitMetadata | None = None
+    starts: tuple[EpochStart, ...] = ()
+
+
+def resume_stored(state: SinkState, topic_id: str | None) -> Resumption:
+    """Where to begin, after what a sink has stored.
+
+    Its epoch starts were stored with its position: below that, none is missing.
+
+    Args:
+        state: What it has stored.
+        topic_id: The present life of the topic; None where there are no ids.
+    """
+    stored_id, leader_epoch, offset = state.position
+    if stored_id == topic_id:
+        known = CommitMetadata(topic_id, starts=0)
+        return Resumption(offset, leader_epoch, known, state.starts)
+    if stored_id is not None and topic_id is not None:
+        return Resumption(None, starts=state.starts)
+    return Resumption(offset, leader_epoch, starts=state.starts)
 
 
 def resume(
@@ -70,6 +90,18 @@ def metadata_at(
     """
     below = _below(fence, leader_epoch, offset)
     return CommitMetadata(fence.topic_id, len(below), _current(below))
+
+
+def state_at(fence: PartitionFence, leader_epoch: int | None, offset: int) -> SinkState:
+    """What a sink stores with the effect of all that was admitted below an offset.
+
+    Args:
+        fence: Knows every start below the offset.
+        leader_epoch: That of the last judged record below, None: unknown.
+        offset: The next offset.
+    """
+    position = SinkPosition(fence.topic_id, leader_epoch, offset)
+    return SinkState(position, tuple(_below(fence, leader_epoch, offset)))
 
 
 def has_all(

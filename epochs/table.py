@@ -179,8 +179,9 @@ class Table:
             _log.warning(
                 "rows of topic %s were written under other settings (digest %s, by "
                 "%s, %s) than those in use here: %r (digest %s). Whoever goes by one "
-                "finds other epochs, and may reject what the other admits. All consumers "
-                "of the topic, and each FencedProducer by settings=, need equal "
+                "finds other epochs, and may reject what the other admits. All "
+                "consumers of the topic, and each FencedProducer by settings=, need "
+                "equal "
                 "FenceSettings: require, unstamped, authority, stamps and max_jump",
                 topic,
                 info.settings_digest,

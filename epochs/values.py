@@ -171,6 +171,20 @@ class Claim:
         return Stamp(self.scope, self.epoch, self.grant_id)
 
 
+class SinkPosition(NamedTuple):
+    """How far a sink has come on a partition, as it stores that with its data.
+
+    Attributes:
+        topic_id: The life of the topic, None where topics have no ids.
+        leader_epoch: That of the last record judged below the offset, None: unknown.
+        next_offset: Every admitted record below it has had its effect.
+    """
+
+    topic_id: str | None
+    leader_epoch: int | None
+    next_offset: int
+
+
 class EpochStart(NamedTuple):
     """Where an epoch of a scope began on one partition: a fact about the log.
 
@@ -192,3 +206,15 @@ class EpochStart(NamedTuple):
     epoch: int
     grant_id: str | None
     position: Position
+
+
+class SinkState(NamedTuple):
+    """What a sink has stored of a partition: as far as it has come, all is known.
+
+    Attributes:
+        position: How far it has come.
+        starts: Every epoch start that counts there.
+    """
+
+    position: SinkPosition
+    starts: tuple[EpochStart, ...] = ()

@@ -9,6 +9,10 @@ from importlib.metadata import version
 
 from epochfence.consumers.fence import Fence
 from epochfence.consumers.fenced_consumer import FencedConsumer
+from epochfence.consumers.sink import Sink, SinkBatch
+from epochfence.consumers.sink_runner import SinkProgress, SinkRunner
+from epochfence.consumers.sqlite_sink import SqliteSink
+from epochfence.consumers.upsert import Upsert
 from epochfence.epochs.errors import (
     ClaimLost,
     ClaimUnknown,
@@ -20,6 +24,7 @@ from epochfence.epochs.errors import (
     LedgerUnavailable,
     MisconfiguredError,
     SinkFenced,
+    SinkUnavailable,
     TableMissing,
     TableUnavailable,
     TopicUnavailable,
@@ -29,7 +34,14 @@ from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.receipts import Receipt, Receipts, Undelivered
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.stamps import ForeignField, ForeignHeader
-from epochfence.epochs.values import Claim, EpochStart, Position, Stamp
+from epochfence.epochs.values import (
+    Claim,
+    EpochStart,
+    Position,
+    SinkPosition,
+    SinkState,
+    Stamp,
+)
 from epochfence.epochs.verdicts import Verdict
 from epochfence.producers.fenced_producer import FencedProducer
 
@@ -45,6 +57,13 @@ __all__ = [
     "FencedProducer",
     "FencedConsumer",
     "Fence",
+    # Sinks: the check and the write are one step.
+    "SinkRunner",
+    "SinkProgress",
+    "SqliteSink",
+    "Upsert",
+    "Sink",
+    "SinkBatch",
     # What a topic's records must carry.
     "FenceSettings",
     "ForeignHeader",
@@ -53,6 +72,8 @@ __all__ = [
     "Claim",
     "EpochStart",
     "Position",
+    "SinkPosition",
+    "SinkState",
     "Stamp",
     "Verdict",
     "Receipt",
@@ -64,6 +85,7 @@ __all__ = [
     "ClaimLost",
     "ClaimUnknown",
     "SinkFenced",
+    "SinkUnavailable",
     "LedgerUnavailable",
     "LedgerClosed",
     "TableUnavailable",

@@ -44,11 +44,13 @@ from epochfence.testing.ledger import MemoryLedger
 from epochfence.testing.log import MemoryLog
 from epochfence.testing.producer import MemoryProducer
 from epochfence.testing.scenes import zombie
+from epochfence.testing.sink import MemorySink
 
 __all__ = [
     "MemoryConsumer",
     "MemoryLedger",
     "MemoryLog",
     "MemoryProducer",
+    "MemorySink",
     "zombie",
 ]

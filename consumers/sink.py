@@ -1,0 +1,112 @@
+"""What a store has to do to be a sink: the check and the write are one step.
+
+A sink keeps, beside what it makes of the messages, how far it has come on each
+partition and where each epoch began there; all of it changes in one transaction, or
+none of it. The stored position is compared before anything is written: so of two
+instances that both believe to own a partition, the one that is behind changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from confluent_kafka import Message
+
+from epochfence.epochs.errors import SinkFenced
+from epochfence.epochs.values import EpochStart, Position, SinkPosition, SinkState
+
+
+@dataclass(frozen=True, slots=True)
+class SinkBatch:
+    """What becomes of one partition in a transaction.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition's number.
+        messages: The admitted messages, in order; none, where all were rejected.
+        expected: What the sink must have stored before, None: nothing.
+        position: What it has to store.
+        new_starts: The epoch starts that it has to store besides; those that it has
+            stay as they are.
+    """
+
+    topic: str
+    partition: int
+    messages: Sequence[Message]
+    expected: SinkPosition | None
+    position: SinkPosition
+    new_starts: Sequence[EpochStart]
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Topic and partition number."""
+        return self.topic, self.partition
+
+    def check(self, found: SinkPosition | None) -> None:
+        """Compare with what the sink has stored, within the transaction.
+
+        Raises:
+            SinkFenced: It is another position: end the transaction without a change.
+        """
+        if found != self.expected:
+            raise fenced(self.topic, self.partition, self.expected, found)
+
+
+def fenced(
+    topic: str,
+    partition: int,
+    expected: SinkPosition | None,
+    found: SinkPosition | None,
+) -> SinkFenced:
+    """The error of a sink that has stored another position than was expected."""
+    nothing = (None, None, None)
+    return SinkFenced(topic, partition, expected or nothing, found or nothing)
+
+
+def row_of_start(start: EpochStart) -> tuple[Any, ...]:
+    """An epoch start as a row: the fields of `EpochStart`, the position's last."""
+    return (*start[:6], *start.position)
+
+
+def start_of_row(row: Sequence[Any]) -> EpochStart:
+    """The epoch start of such a row."""
+    topic, topic_id, partition, scope, epoch, grant_id, leader_epoch, offset = row
+    return EpochStart(
+        topic, topic_id, partition, scope, epoch, grant_id,
+        Position(leader_epoch, offset),
+    )  # fmt: skip
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """A store that admitted messages are applied to.
+
+    `epochfence.testing.SinkContract` has the tests that a sink must pass. A
+    `SinkRunner` calls it from one thread at a time.
+    """
+
+    def load(self, topic: str, partition: int) -> SinkState | None:
+        """What was stored last of a partition, None for nothing yet.
+
+        Raises:
+            SinkUnavailable: The store does not answer now.
+        """
+        ...
+
+    def write(self, batches: Sequence[SinkBatch]) -> None:
+        """Apply batches of different partitions, all in one transaction.
+
+        For each of them: compare (`SinkBatch.check`) what is stored, under a lock
+        that lasts to the end of the transaction; apply the messages; store the new
+        starts and the position.
+
+        Raises:
+            SinkFenced: A batch did not find what it expects. Nothing has changed.
+            SinkUnavailable: The store does not answer, or not now. Either all of it
+                was stored, or nothing.
+            Exception: Any other, such as one of the function that applies messages:
+                nothing has changed.
+        """
+        ...

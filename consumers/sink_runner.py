@@ -1,0 +1,460 @@
+"""Drives a sink: admitted messages go in, each once, whatever is restarted."""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_STORED,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from epochfence.consumers.fenced_consumer import FencedConsumer
+from epochfence.consumers.outbox import Place, place_of
+from epochfence.consumers.rejections import OnRejected
+from epochfence.consumers.settings import Require
+from epochfence.consumers.sink import Sink, SinkBatch, fenced
+from epochfence.epochs.connection import Config
+from epochfence.epochs.errors import (
+    LedgerUnavailable,
+    MisconfiguredError,
+    SinkFenced,
+    SinkUnavailable,
+    TableUnavailable,
+    TopicUnavailable,
+)
+from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.stamps import StampReader
+from epochfence.epochs.values import (
+    EpochStart,
+    SinkPosition,
+    SinkState,
+    check_timeout,
+)
+
+_log = logging.getLogger(__name__)
+
+#: What passes: it is tried again.
+_PASSING = (LedgerUnavailable, TableUnavailable, TopicUnavailable, SinkUnavailable)
+
+#: How long the first wait lasts before something is tried again; each is longer.
+_FIRST_WAIT_S = 0.1
+
+#: How often the client is called while something is waited for.
+_SERVE_S = 0.2
+
+#: A commit that is refused so says that another member may have the partition.
+_GIVEN_TO_OTHERS = {
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError.STALE_MEMBER_EPOCH,
+    KafkaError.FENCED_MEMBER_EPOCH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkProgress:
+    """How far a runner has come.
+
+    Attributes:
+        messages: How many messages were applied since it was made.
+        batches: In how many transactions.
+        counts: How many records had each verdict: see `FencedConsumer.counts`.
+        positions: How far the sink has come on each assigned partition.
+        rebuilding: Partitions that are being read for the epochs that began there:
+            see `FencedConsumer.progress`.
+    """
+
+    messages: int
+    batches: int
+    counts: Mapping[str, int]
+    positions: Mapping[Place, SinkPosition]
+    rebuilding: Mapping[Place, tuple[int, int, int]]
+
+
+class SinkRunner:
+    """Reads topics as a member of a group, and applies what is admitted to a sink.
+
+    Each partition goes on where the sink has come to, whatever the group has
+    committed. (Offsets are committed too, after the sink's, for those who watch lag.)
+    What passes, such as a broker or a database that does not answer, is tried again
+    with growing waits, in which the group is kept. Nothing is applied twice: what is
+    stored is compared in each transaction, and read again where a transaction's
+    outcome is not known.
+
+    Args:
+        config: As for `FencedConsumer`. `auto.offset.reset` (where the sink knows
+            nothing) is `earliest` unless given; offsets are never committed
+            automatically.
+        ledger: The ledger.
+        sink: The sink. Whoever made it closes it.
+        require: As for `FencedConsumer`, as all that follow.
+        unstamped: What to do with records that lack a stamp.
+        authority: Who says which epochs exist.
+        stamps: Finds the stamps.
+        max_jump: How far an epoch may jump.
+        rebuild: Whether missing epoch starts may be found by reading.
+        on_rejected: Called with each rejected message and its verdict.
+        batch_size: How many messages a transaction has at most.
+        batch_wait_s: How long to wait for so many.
+        commit_interval_s: How often offsets are committed.
+        longest_wait_s: The longest wait before something is tried again.
+        timeout_s: How long a call may wait for the cluster.
+
+    Raises:
+        MisconfiguredError: A setting is wrong, or contradicts the sink.
+        LedgerUnavailable, TableUnavailable: They cannot be read.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        ledger: Ledger,
+        sink: Sink,
+        *,
+        require: Require,
+        unstamped: str | None = None,
+        authority: str | None = None,
+        stamps: StampReader | None = None,
+        max_jump: int | None = None,
+        rebuild: bool = True,
+        on_rejected: OnRejected | None = None,
+        batch_size: int = 1000,
+        batch_wait_s: float = 0.1,
+        commit_interval_s: float = 5.0,
+        longest_wait_s: float = 30.0,
+        timeout_s: float = 10.0,
+    ) -> None:
+        if not isinstance(sink, Sink):
+            raise MisconfiguredError(
+                "sink", sink, "it has no load and write",
+                "Give a sink, such as SqliteSink, or your own (see consumers/sink.py).",
+            )  # fmt: skip
+        self._batch_size = _checked_size(batch_size)
+        self._batch_wait_s = _checked("batch_wait_s", batch_wait_s, 0, 3600)
+        self._commit_interval_s = _checked(
+            "commit_interval_s", commit_interval_s, 0, 3600
+        )
+        self._longest_wait_s = _checked("longest_wait_s", longest_wait_s, 0.1, 3600)
+        self._timeout_s = check_timeout(timeout_s)
+        self._sink = sink
+        self._consumer = FencedConsumer(
+            {"auto.offset.reset": "earliest", **_without_auto_commit(config)},
+            ledger,
+            require=require,
+            unstamped=unstamped,
+            authority=authority,
+            stamps=stamps,
+            max_jump=max_jump,
+            rebuild=rebuild,
+            on_rejected=on_rejected,
+            timeout_s=timeout_s,
+            positions=self._load,
+        )
+        # What the sink has stored of each partition, as far as this instance knows.
+        self._stored: dict[Place, SinkPosition | None] = {}
+        self._starts: dict[Place, set[EpochStart]] = {}
+        self._uncommitted: set[Place] = set()
+        self._next_commit = time.monotonic() + commit_interval_s
+        self._stop = threading.Event()
+        self._messages = self._batches = 0
+
+    # The run.
+
+    def run(self, topics: list[str], *, handles_signals: bool = True) -> None:
+        """Work until `stop` is called or a signal says so; then leave the group.
+
+        Args:
+            topics: Each is listed in `require`, or each that a pattern finds.
+            handles_signals: Whether SIGINT and SIGTERM end the run, in the main
+                thread: what is being written is finished.
+
+        Raises:
+            SinkFenced: Another instance has taken a partition over, and this one is no
+                member of the group any more. Nothing was changed by it. Start again.
+            LedgerRegressed, TableMissing: An operator decides.
+            MisconfiguredError: A setting is wrong.
+            KafkaException: The client cannot go on.
+            Exception: Whatever the sink's function raised; its transaction changed
+                nothing.
+        """
+        consumer = self._consumer
+        try:
+            consumer.subscribe(topics, on_revoke=self._revoked, on_lost=self._lost)
+            with _stopped_by_signals(self) if handles_signals else nullcontext():
+                self._run()
+            self._commit(asynchronous=False)
+        finally:
+            consumer.close()
+
+    def _run(self) -> None:
+        wait_s = _FIRST_WAIT_S
+        while not self._stop.is_set():
+            try:
+                self._pass()
+                wait_s = _FIRST_WAIT_S
+            except _PASSING as error:
+                wait_s = self._wait_after(error, wait_s)
+
+    def _wait_after(self, error: Exception, wait_s: float) -> float:
+        """Wait until something is tried again; how long to wait the next time."""
+        _log.warning("tried again in %.1f s: %s", wait_s, error)
+        self._wait(wait_s)
+        return min(wait_s * 2, self._longest_wait_s)
+
+    def stop(self) -> None:
+        """Have `run` return once what is being written is. Safe in any thread."""
+        self._stop.set()
+
+    @property
+    def progress(self) -> SinkProgress:
+        """How far it has come."""
+        stored = dict(self._stored)
+        return SinkProgress(
+            self._messages,
+            self._batches,
+            self._consumer.counts,
+            {place: at for place, at in stored.items() if at is not None},
+            self._consumer.progress,
+        )
+
+    def _pass(self) -> None:
+        """One batch: gathered, written, committed in time."""
+        messages = self._consumer.consume(self._batch_size, self._batch_wait_s)
+        batches = self._batches_of(messages)
+        if batches:
+            self._write(batches)
+        if time.monotonic() >= self._next_commit:
+            self._commit(asynchronous=True)
+
+    def _batches_of(self, messages: Sequence[Message]) -> dict[Place, SinkBatch]:
+        by_place: dict[Place, list[Message]] = {}
+        for message in messages:
+            error = message.error()
+            if error is None:
+                by_place.setdefault(place_of(message), []).append(message)
+            elif error.fatal():
+                raise KafkaException(error)
+            elif error.code() != KafkaError._PARTITION_EOF:
+                _log.warning("%s[%s]: %s", *place_of(message), error.str())
+        found: dict[Place, SinkBatch] = {}
+        for place, expected in list(self._stored.items()):
+            state = self._consumer.sink_state(TopicPartition(*place))
+            # Positions without messages count too: rejected records need not be read
+            # again.
+            if state is None or state.position == expected:
+                continue
+            new = [start for start in state.starts if start not in self._starts[place]]
+            found[place] = SinkBatch(
+                *place, by_place.get(place, ()), expected, state.position, new
+            )
+        return found
+
+    # The sink.
+
+    def _load(self, topic: str, partition: int) -> SinkState | None:
+        """Where a partition goes on: asked by the consumer whenever it is placed."""
+        state = self._sink.load(topic, partition)
+        place = (topic, partition)
+        self._stored[place] = None if state is None else state.position
+        self._starts[place] = set() if state is None else set(state.starts)
+        return state
+
+    def _write(self, batches: dict[Place, SinkBatch]) -> None:
+        """Write batches; none of them is left out but those of others' partitions."""
+        wait_s = _FIRST_WAIT_S
+        is_known = True
+        while batches and not (self._stop.is_set() and not is_known):
+            try:
+                if not is_known:
+                    self._compare(batches)
+                    is_known = True
+                if batches:
+                    self._sink.write([batches[place] for place in sorted(batches)])
+                    self._done(batches)
+                return
+            except SinkFenced as error:
+                batches.pop((error.topic, error.partition), None)
+                self._reload(error)
+            except SinkUnavailable as error:
+                is_known = False
+                wait_s = self._wait_after(error, wait_s)
+                for place in [p for p in batches if p not in self._stored]:
+                    del batches[place]  # it was given up meanwhile
+
+    def _compare(self, batches: dict[Place, SinkBatch]) -> None:
+        """See what became of a transaction whose outcome is not known.
+
+        Raises:
+            SinkUnavailable: The store still does not answer.
+            SinkFenced: Another instance has written.
+        """
+        for place, batch in list(batches.items()):
+            state = self._sink.load(*place)
+            found = None if state is None else state.position
+            if found == batch.position:
+                del batches[place]
+                self._done({place: batch})
+            elif found != batch.expected:
+                raise fenced(*place, batch.expected, found)
+
+    def _done(self, batches: Mapping[Place, SinkBatch]) -> None:
+        self._batches += 1
+        for place, batch in batches.items():
+            self._messages += len(batch.messages)
+            self._uncommitted.add(place)
+            self._stored[place] = batch.position
+            self._starts[place].update(batch.new_starts)
+
+    def _reload(self, error: SinkFenced) -> None:
+        """Go on where the sink stands, if the partition is still this member's.
+
+        Raises:
+            SinkFenced: It is not.
+        """
+        place = (error.topic, error.partition)
+        if place not in self._stored:
+            return  # given up meanwhile
+        _log.warning("%s", error)
+        self._see_membership(error)
+        self._consumer.seek(TopicPartition(*place, OFFSET_STORED))
+
+    def _see_membership(self, error: SinkFenced) -> None:
+        """Ask the group, by a commit, whether this member still has a partition."""
+        offset = error.found[2]
+        if offset is None:
+            return  # somebody has emptied the store: no sign of another member
+        tp = TopicPartition(error.topic, error.partition, offset)
+        until = time.monotonic() + self._timeout_s
+        while time.monotonic() < until and not self._stop.is_set():
+            try:
+                self._consumer.commit(offsets=[tp], asynchronous=False)
+                return
+            except KafkaException as refused:
+                if refused.args[0].code() in _GIVEN_TO_OTHERS:
+                    raise error from refused
+            except TopicUnavailable:
+                return  # it does not tell whose it is; the next pass meets it again
+            self._wait(_SERVE_S)  # a rebalance goes on
+            if (error.topic, error.partition) not in self._stored:
+                raise error
+
+    def _wait(self, wait_s: float) -> None:
+        """Wait, and stay a member of the group meanwhile."""
+        until = time.monotonic() + wait_s * random.uniform(0.75, 1.25)
+        while not self._stop.is_set():
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return
+            self._stop.wait(min(left_s, _SERVE_S))
+            # Hands nothing over: only callbacks run.
+            with suppress(*_PASSING):
+                self._consumer.consume(0, 0)
+
+    # The group.
+
+    def _revoked(self, _: FencedConsumer, partitions: list[TopicPartition]) -> None:
+        places = [(tp.topic, tp.partition) for tp in partitions]
+        self._commit(places, asynchronous=False)
+        self._give_up(places)
+
+    def _lost(self, _: FencedConsumer, partitions: list[TopicPartition]) -> None:
+        self._give_up([(tp.topic, tp.partition) for tp in partitions])
+
+    def _give_up(self, places: Sequence[Place]) -> None:
+        for place in places:
+            self._stored.pop(place, None)
+            self._starts.pop(place, None)
+            self._uncommitted.discard(place)
+
+    def _commit(
+        self, places: Sequence[Place] | None = None, *, asynchronous: bool
+    ) -> None:
+        """Commit what the sink has stored, for those who watch lag."""
+        if places is None:
+            self._next_commit = time.monotonic() + self._commit_interval_s
+            places = list(self._uncommitted)
+        offsets = [
+            TopicPartition(*place, stored.next_offset)
+            for place in places
+            if place in self._uncommitted
+            and (stored := self._stored.get(place)) is not None
+        ]
+        if not offsets:
+            return
+        self._uncommitted.difference_update(places)
+        try:
+            self._consumer.commit(offsets=offsets, asynchronous=asynchronous)
+        except (KafkaException, TopicUnavailable) as error:
+            _log.warning("offsets were not committed, which harms nobody: %s", error)
+
+    # The end.
+
+    def close(self) -> None:
+        """Leave the group, where it was never run."""
+        self._consumer.close()
+
+
+def _checked(name: str, given: float, lowest: float, highest: float) -> float:
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not is_number or not lowest <= given <= highest:
+        raise MisconfiguredError(
+            name, given, "out of range", f"Use a number from {lowest} to {highest}."
+        )
+    return given
+
+
+def _checked_size(given: int) -> int:
+    if isinstance(given, int) and not isinstance(given, bool):
+        return int(_checked("batch_size", given, 1, 1_000_000))
+    raise MisconfiguredError(
+        "batch_size", given, "no number of messages", "Use a whole number."
+    )
+
+
+def _without_auto_commit(config: Config) -> dict[str, Any]:
+    if not isinstance(config, Mapping):
+        raise MisconfiguredError(
+            "config", config, "no settings of a client",
+            "Give, for instance, {'bootstrap.servers': ..., 'group.id': ...}.",
+        )  # fmt: skip
+    settings: dict[str, Any] = dict(config)
+    asked = settings.setdefault("enable.auto.commit", False)
+    if str(asked).lower() not in ("false", "0"):
+        raise MisconfiguredError(
+            "enable.auto.commit", asked, "only the sink knows what is done",
+            "Leave it out: offsets are committed after the sink has stored them.",
+        )  # fmt: skip
+    return settings
+
+
+@contextmanager
+def _stopped_by_signals(runner: SinkRunner) -> Generator[None, None, None]:
+    """Have SIGINT and SIGTERM stop a runner; another thread than the first cannot."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _: FrameType | None) -> None:
+        runner.stop()
+
+    names = (signal.SIGINT, signal.SIGTERM)
+    before = {name: signal.signal(name, stop) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)

@@ -1,0 +1,300 @@
+"""SQLite as a sink: for applications that have no server."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from os import PathLike, fspath
+from types import TracebackType
+
+from confluent_kafka import Message
+
+from epochfence.consumers.sink import SinkBatch, row_of_start, start_of_row
+from epochfence.consumers.upsert import (
+    Upsert,
+    delete_statement,
+    upsert_statement,
+)
+from epochfence.epochs.errors import MisconfiguredError, SinkUnavailable
+from epochfence.epochs.values import SinkPosition, SinkState, check_timeout
+
+#: Applies messages within the transaction: it must neither commit nor roll back.
+Apply = Callable[[sqlite3.Cursor, Sequence[Message]], object]
+
+_VERSION = 1
+
+# A null in a key column would make every row of it distinct: what may be unknown is
+# compared by IS.
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS epochfence_schema (version INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS epochfence_positions (
+    topic TEXT NOT NULL,
+    partition INTEGER NOT NULL,
+    topic_id TEXT,
+    leader_epoch INTEGER,
+    next_offset INTEGER NOT NULL,
+    PRIMARY KEY (topic, partition)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS epochfence_starts (
+    topic TEXT NOT NULL,
+    topic_id TEXT,
+    partition INTEGER NOT NULL,
+    scope TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    grant_id TEXT,
+    leader_epoch INTEGER,
+    start_offset INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS epochfence_starts_of ON epochfence_starts (topic, partition);
+"""
+
+_LOAD_POSITION = """
+SELECT topic_id, leader_epoch, next_offset FROM epochfence_positions
+WHERE topic = ? AND partition = ?
+"""
+_STORE_POSITION = """
+INSERT INTO epochfence_positions (topic, partition, topic_id, leader_epoch, next_offset)
+VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (topic, partition) DO UPDATE SET topic_id = excluded.topic_id,
+    leader_epoch = excluded.leader_epoch, next_offset = excluded.next_offset
+"""
+_LOAD_STARTS = """
+SELECT topic, topic_id, partition, scope, epoch, grant_id, leader_epoch, start_offset
+FROM epochfence_starts WHERE topic = ? AND partition = ? ORDER BY rowid
+"""
+_STORE_START = """
+INSERT INTO epochfence_starts
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 WHERE NOT EXISTS (
+    SELECT 1 FROM epochfence_starts WHERE topic = ?1 AND topic_id IS ?2
+    AND partition = ?3 AND scope = ?4 AND epoch = ?5 AND grant_id IS ?6
+    AND leader_epoch IS ?7 AND start_offset = ?8
+)
+"""
+
+
+class SqliteSink:
+    """Applies messages to an SQLite database, each admitted one once.
+
+    Its own rows are in the tables `epochfence_positions` and `epochfence_starts` of
+    the same file, and change in the transaction that changes yours. The file is
+    switched to write-ahead logging, so that others can read meanwhile, and every
+    transaction is on the disk before it counts (`synchronous=FULL`).
+
+    Safe to use from several threads; they take turns.
+
+    Args:
+        path: The file; it is created where there is none.
+        apply: What to do with messages of one partition, in order: a function that
+            gets a cursor and the messages, and must not end the transaction; or an
+            `Upsert`.
+        timeout_s: How long to wait for another process that writes.
+
+    Raises:
+        MisconfiguredError: The file is no database, or a newer version's.
+        SinkUnavailable: It cannot be opened or written to now.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        apply: Apply | Upsert,
+        *,
+        timeout_s: float = 10.0,
+    ) -> None:
+        self._apply: Apply
+        if isinstance(apply, Upsert):
+            self._apply = partial(_upsert, apply)
+        elif callable(apply):
+            self._apply = apply
+        else:
+            raise MisconfiguredError(
+                "apply", apply, "it is neither a function nor an Upsert",
+                "Give a function of a cursor and messages, or Upsert(...).",
+            )  # fmt: skip
+        check_timeout(timeout_s)
+        self._path = fspath(path)
+        self._lock = threading.Lock()
+        try:
+            self._database = sqlite3.connect(
+                self._path,
+                timeout=timeout_s,
+                isolation_level=None,  # transactions begin where this module says so
+                check_same_thread=False,
+            )
+        except sqlite3.Error as error:
+            raise self._unavailable(error) from error
+        try:
+            self._prepare()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _prepare(self) -> None:
+        try:
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = FULL")
+            with self._transaction() as cursor:
+                for statement in _SCHEMA.split(";"):
+                    cursor.execute(statement)
+                found = cursor.execute("SELECT version FROM epochfence_schema")
+                versions = [int(version) for (version,) in found]
+                if not versions:
+                    cursor.execute(
+                        "INSERT INTO epochfence_schema VALUES (?)", [_VERSION]
+                    )
+        except sqlite3.OperationalError as error:
+            raise self._unavailable(error) from error
+        except sqlite3.DatabaseError as error:
+            raise MisconfiguredError(
+                "path", self._path, f"it is no SQLite database: {error}",
+                "Name another file.",
+            ) from error  # fmt: skip
+        if max(versions, default=_VERSION) > _VERSION:
+            raise MisconfiguredError(
+                "path", self._path,
+                f"a newer version wrote it (tables of version {max(versions)}, this "
+                f"one knows {_VERSION})",
+                "Upgrade epochfence.",
+            )  # fmt: skip
+
+    def _unavailable(self, error: sqlite3.Error) -> SinkUnavailable:
+        return SinkUnavailable(self._path, str(error))
+
+    @contextmanager
+    def _transaction(self) -> Generator[sqlite3.Cursor, None, None]:
+        """One transaction that no other writer can come between."""
+        cursor = self._database.cursor()
+        # At once: what is compared must not change before it is written.
+        cursor.execute("BEGIN IMMEDIATE")
+        try:
+            yield cursor
+            cursor.execute("COMMIT")
+        except BaseException:
+            # A failed COMMIT may leave the transaction open, or have ended it.
+            with suppress(sqlite3.Error):
+                cursor.execute("ROLLBACK")
+            raise
+        finally:
+            cursor.close()
+
+    def load(self, topic: str, partition: int) -> SinkState | None:
+        """What was stored last of a partition, None for nothing yet.
+
+        Raises:
+            SinkUnavailable: The file cannot be read now.
+        """
+        with self._lock:
+            try:
+                # One reading of both: a statement alone sees no other's half.
+                with self._transaction() as cursor:
+                    return _state(cursor, topic, partition)
+            except sqlite3.OperationalError as error:
+                raise self._unavailable(error) from error
+
+    def write(self, batches: Sequence[SinkBatch]) -> None:
+        """Apply batches of different partitions, all in one transaction.
+
+        Raises:
+            SinkFenced: Another instance has written. Nothing has changed.
+            SinkUnavailable: The file is locked for too long, cannot be written to, or
+                its disk is full.
+            Exception: Whatever the function that applies messages raises: nothing has
+                changed.
+        """
+        with self._lock:
+            is_applying = False
+            try:
+                with self._transaction() as cursor:
+                    for batch in batches:
+                        batch.check(_position(cursor, *batch.place))
+                    is_applying = True
+                    for batch in batches:
+                        if batch.messages:
+                            self._apply(cursor, batch.messages)
+                    is_applying = False
+                    self._check_goes_on()
+                    for batch in batches:
+                        _store(cursor, batch)
+            except sqlite3.OperationalError as error:
+                if is_applying and not _is_about_the_file(error):
+                    raise  # a statement of the user's is wrong
+                raise self._unavailable(error) from error
+
+    def _check_goes_on(self) -> None:
+        if not self._database.in_transaction:
+            raise MisconfiguredError(
+                "apply", ..., "it has ended the transaction: its changes stand "
+                "without the position, and would come again",
+                "Have it neither commit nor roll back.",
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Close the file. May be called again."""
+        with self._lock:
+            self._database.close()
+
+    def __enter__(self) -> SqliteSink:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+#: What an application's wrong statement is not.
+_OF_THE_FILE = {
+    "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_FULL",
+    "SQLITE_CANTOPEN", "SQLITE_PROTOCOL", "SQLITE_NOMEM",
+}  # fmt: skip
+
+_OF_THE_FILE_TEXTS = ("locked", "readonly", "read-only", "disk", "unable to open")
+
+
+def _is_about_the_file(error: sqlite3.OperationalError) -> bool:
+    name = getattr(error, "sqlite_errorname", None)  # from Python 3.11 on
+    if name is None:
+        return any(text in str(error) for text in _OF_THE_FILE_TEXTS)
+    return any(str(name).startswith(kind) for kind in _OF_THE_FILE)
+
+
+def _position(
+    cursor: sqlite3.Cursor, topic: str, partition: int
+) -> SinkPosition | None:
+    row = cursor.execute(_LOAD_POSITION, (topic, partition)).fetchone()
+    return None if row is None else SinkPosition(*row)
+
+
+def _state(cursor: sqlite3.Cursor, topic: str, partition: int) -> SinkState | None:
+    position = _position(cursor, topic, partition)
+    if position is None:
+        return None
+    rows = cursor.execute(_LOAD_STARTS, (topic, partition)).fetchall()
+    return SinkState(position, tuple(start_of_row(row) for row in rows))
+
+
+def _store(cursor: sqlite3.Cursor, batch: SinkBatch) -> None:
+    for start in batch.new_starts:
+        cursor.execute(_STORE_START, row_of_start(start))
+    cursor.execute(_STORE_POSITION, (*batch.place, *batch.position))
+
+
+def _upsert(
+    upsert: Upsert, cursor: sqlite3.Cursor, messages: Sequence[Message]
+) -> None:
+    changes = upsert.changes(messages)
+    if changes.deleted:
+        delete = delete_statement(upsert.table, changes.key, "?")
+        cursor.executemany(delete, changes.deleted)
+    for others, rows in changes.upserts.items():
+        values = ", ".join("?" * len(rows[0]))
+        source = f"VALUES ({values})"
+        cursor.executemany(
+            upsert_statement(upsert.table, changes.key, others, source), rows
+        )

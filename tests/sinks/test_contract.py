@@ -1,0 +1,52 @@
+"""One suite over all sinks that need no server."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from epochfence import SqliteSink
+from epochfence.consumers.sink import Sink
+from epochfence.testing import MemorySink
+from epochfence.testing.sink_contract import SinkContract
+from support.sinks import APPLIED, applied_in, apply_sqlite
+
+
+class TestMemorySink(SinkContract):
+    @pytest.fixture(autouse=True)
+    def store(self) -> None:
+        self.sink = MemorySink()
+
+    def open(self) -> Sink:
+        return self.sink
+
+    def applied(self) -> list[bytes]:
+        values = [
+            value
+            for topic in ("orders", "payments")
+            for partition in (0, 1)
+            for value in self.sink.values(topic, partition)
+        ]
+        return [value for value in values if value is not None]
+
+
+class TestSqliteSink(SinkContract):
+    @pytest.fixture(autouse=True)
+    def store(self, tmp_path: Path) -> Iterator[None]:
+        self.path = tmp_path / "orders.db"
+        self.opened: list[SqliteSink] = []
+        with sqlite3.connect(self.path) as database:
+            database.execute(APPLIED)
+        yield
+        for sink in self.opened:
+            sink.close()
+
+    def open(self) -> Sink:
+        self.opened.append(SqliteSink(self.path, apply_sqlite))
+        return self.opened[-1]
+
+    def applied(self) -> list[bytes]:
+        return [row[-1] for row in applied_in(self.path)]

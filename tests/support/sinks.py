@@ -1,0 +1,37 @@
+"""Sinks under test: what they apply, where it is found."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from confluent_kafka import Message
+
+#: A table in which a message that is applied twice is an error.
+APPLIED = """
+CREATE TABLE applied (
+    topic TEXT, partition INTEGER, leader_epoch INTEGER, position INTEGER, value BLOB,
+    UNIQUE (topic, partition, leader_epoch, position)
+)
+"""
+
+
+def apply_sqlite(cursor: sqlite3.Cursor, messages: Sequence[Message]) -> None:
+    """Keep each message."""
+    cursor.executemany(
+        "INSERT INTO applied VALUES (?, ?, ?, ?, ?)",
+        [
+            (m.topic(), m.partition(), m.leader_epoch(), m.offset(), m.value())
+            for m in messages
+        ],
+    )
+
+
+def applied_in(path: Path) -> list[tuple[str, int, int, int, bytes]]:
+    """What was applied, in order of position."""
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute(
+            "SELECT * FROM applied ORDER BY topic, partition, position"
+        ).fetchall()
