@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,8 +24,6 @@ from confluent_kafka import (
 
 from epochfence import (
     FencedConsumer,
-    FencedProducer,
-    FenceSettings,
     ForeignField,
     ForeignHeader,
     Leadership,
@@ -35,7 +32,6 @@ from epochfence import (
     MisconfiguredError,
     TableMissing,
     TableUnavailable,
-    Verdict,
 )
 from support.brokers import KafkaBroker
 from support.ledgers import LedgerTopics, unnamed_topics
@@ -199,51 +195,6 @@ def test_events_of_the_client_come_through(setting: Setting) -> None:
         assert next(consumer).value() == written[0]  # iteration passes over the end
 
 
-def test_rejected_messages_are_handed_to_a_callback_and_told_with_their_holder(
-    setting: Setting, caplog: pytest.LogCaptureFixture
-) -> None:
-    rejected: list[tuple[int | None, Verdict]] = []
-
-    def on_rejected(message: Message, verdict: Verdict) -> None:
-        rejected.append((message.offset(), verdict))
-
-    good = setting.takeover()
-    setting.stream.write(MADE_UP_HEADERS)
-    with (
-        caplog.at_level(logging.WARNING, "epochfence.consumers.rejections"),
-        setting.consumer(
-            require={setting.topic: []}, on_rejected=on_rejected
-        ) as consumer,
-    ):
-        consumer.assign([setting.at(0)])
-        read_to(consumer, setting.end())
-        assert consumer.counts["ok"] == len(good)
-    assert [(offset, v.reason) for offset, v in rejected] == [
-        (8, "stale-epoch"), (9, "stale-epoch"), (10, "stale-epoch"), (13, "ungranted"),
-    ]  # fmt: skip
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [
-        f"{setting.topic}[0] offset 8 rejected: stale-epoch, scope '{setting.scope}' "
-        "epoch 1 held by 'pod', while epoch 2 is current",
-        f"{setting.topic}[0] offset 13 rejected: ungranted, scope 'w' epoch 77, while "
-        "none is current",
-        f"{setting.topic}[0]: 2 more rejected, the last at offset 10: stale-epoch",
-    ]
-
-
-def test_a_flood_of_zombies_is_no_flood_of_lines(
-    setting: Setting, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = setting.lead()
-    setting.stream.write(stamp(setting.lead()))
-    setting.stream.write(stamp(first), 5000)
-    with caplog.at_level(logging.WARNING, "epochfence"), setting.consumer() as consumer:
-        consumer.assign([setting.at(0)])
-        read_to(consumer, setting.end())
-        assert consumer.counts == {"ok": 1, "stale-epoch": 5000}
-    assert len(caplog.records) == 2
-
-
 def test_a_flood_of_made_up_stamps_costs_one_sync_a_batch(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,82 +213,6 @@ def test_a_flood_of_made_up_stamps_costs_one_sync_a_batch(
         read_to(consumer, setting.end())
         assert consumer.counts == {"ok": 1, "ungranted": 3000}
     assert len(syncs) <= 20
-
-
-def test_a_failing_callback_loses_nothing(setting: Setting) -> None:
-    seen: list[int | None] = []
-
-    def on_rejected(message: Message, _: Verdict) -> None:
-        seen.append(message.offset())
-        if len(seen) == 1:
-            raise ValueError("not today")
-
-    good = setting.takeover()
-    with setting.consumer(on_rejected=on_rejected) as consumer:
-        consumer.assign([setting.at(0)])
-        with pytest.raises(ValueError, match="not today"):
-            consumer.consume(1000, 30)
-        messages = read_count(consumer, len(good))
-    assert seen == [8, 9, 10]
-    assert values_of(messages) == good
-
-
-def test_in_dry_run_everything_but_barriers_is_delivered(setting: Setting) -> None:
-    good = setting.takeover()
-    with setting.consumer(mode="dry-run") as consumer:
-        consumer.assign([setting.at(0)])
-        values = values_of(read_count(consumer, 12))
-        assert consumer.counts == {"ok": 9, "barrier": 1, "stale-epoch": 3}
-    assert len(values) == 12
-    assert set(good) < set(values)
-    assert values == sorted(values, key=lambda value: int(value or b""))
-
-
-def test_a_dry_run_needs_no_decision_on_what_has_no_stamps(setting: Setting) -> None:
-    plain = setting.stream.write([], 3)
-    good = setting.stream.write(stamp(setting.lead()), 2)
-    with setting.consumer(mode="dry-run") as consumer:
-        consumer.assign([setting.at(0)])
-        assert values_of(read_count(consumer, 5)) == plain + good
-        assert consumer.counts == {"ok": 2, "unstamped": 3}
-
-
-def test_a_misspelt_scope_is_called_so(setting: Setting) -> None:
-    """Whoever took it for history without stamps would switch the fence off."""
-    setting.stream.write(stamp(setting.lead()))
-    with setting.consumer(require={setting.topic: ["ordres"]}) as consumer:
-        consumer.assign([setting.at(0)])
-        told = f"stamped by {setting.scope}, not by ordres.*misspelt"
-        with pytest.raises(MisconfiguredError, match=told):
-            consumer.consume(1, 10)
-
-
-def test_producers_and_consumers_agree_unless_told_otherwise(
-    setting: Setting, caplog: pytest.LogCaptureFixture
-) -> None:
-    with FencedProducer(setting.kafka.config, setting.ledger, setting.lead()) as leader:
-        leader.take_over([setting.topic])
-        leader.produce(setting.topic, b"v")
-        assert leader.confirm().are_all_admitted
-    with FencedProducer(setting.kafka.config, setting.ledger, setting.lead()) as second:
-        second.take_over([setting.topic])
-    warning = r"other settings .* here: FenceSettings\(\['w-"
-    with setting.consumer() as consumer:
-        consumer.subscribe([setting.topic])
-        assert values_of(read_count(consumer, 1)) == [b"v"]
-    assert not re.search(warning, caplog.text)
-    with setting.consumer(unstamped="admit") as consumer:
-        consumer.subscribe([setting.topic])
-        consumer.consume(1, 1)
-        wait_until(lambda: consumer.position(consumer.assignment()), 30, "assigned")
-        read_to(consumer, setting.end())
-    assert re.search(warning, caplog.text)
-    # A leader that takes another scope for the one that is required is told so.
-    caplog.clear()
-    misspelt = setting.ledger.claim(f"{setting.scope}-x", holder="pod")
-    with FencedProducer(setting.kafka.config, setting.ledger, misspelt) as leader:
-        leader.take_over([setting.topic])
-    assert re.search(rf"here: FenceSettings\(\['{setting.scope}-x'", caplog.text)
 
 
 def test_records_without_stamps_stop_a_consumer_until_it_is_told(
@@ -359,22 +234,6 @@ def test_records_without_stamps_stop_a_consumer_until_it_is_told(
         assert values_of(read_count(consumer, 5)) == plain + good
         read_to(consumer, setting.end())
         assert consumer.counts == {"unstamped-admitted": 3, "ok": 2, "unstamped": 1}
-
-
-def test_scopes_per_partition(kafka: KafkaBroker, ledger: Ledger) -> None:
-    setting = Setting(kafka, ledger, partitions=2)
-    zero, one = (
-        ledger.claim(f"{setting.scope}/{number}", holder="pod") for number in (0, 1)
-    )
-    good = setting.stream.write(stamp(zero), 2, partition=0)
-    good += setting.stream.write(stamp(one), 2, partition=1)
-    setting.stream.write(stamp(zero), 2, partition=1)
-    require = {setting.topic: [setting.scope + "/{partition}"]}
-    with setting.consumer(require=require) as consumer:
-        consumer.subscribe([setting.topic])
-        messages = read_to(consumer, {**setting.end(0), **setting.end(1)})
-        assert consumer.counts == {"ok": 4, "unstamped": 2}
-    assert sorted(values_of(messages), key=repr) == sorted(good)
 
 
 @pytest.mark.parametrize("where", ["header", "payload"])
@@ -818,82 +677,14 @@ def test_a_signal_is_handled_while_it_waits(setting: Setting) -> None:
 # Settings.
 
 
-@pytest.mark.parametrize(
-    ("config", "options", "named"),
-    [
-        ({"group.id": None}, {}, "group.id"),
-        ({"group.id": ""}, {}, "group.id"),
-        ({"group.protocol": "share"}, {}, "KIP-932"),
-        ({"share.acknowledgement.mode": "explicit"}, {}, "KIP-932"),
-        ({"isolation.level": "read_uncommitted"}, {}, "isolation.level"),
-        ({"auto.offset.reset": "sometime"}, {}, "auto.offset.reset"),
-        ({"enable.auto.commit": "maybe"}, {}, "enable.auto.commit"),
-        ({"auto.commit.interval.ms": "5s"}, {}, "auto.commit.interval.ms"),
-        ({"on_commit": "me"}, {}, "on_commit"),
-        ({"no.such.setting": 1}, {}, "no.such.setting"),
-        ({"bootstrap.servers": "a b"}, {}, "no address"),
-        ({}, {"require": ["orders"]}, "require"),
-        ({}, {"require": {"orders": "w"}}, "a list of scopes"),
-        ({}, {"require": {"orders": None}}, "any stamp satisfies"),
-        ({}, {"require": {"orders": ["a b"]}}, "no scope name"),
-        ({}, {"require": {"": []}}, "no topic"),
-        ({}, {"require": {"^orders.*": []}}, "each in full"),
-        ({}, {"require": {}}, "lists no topic"),
-        ({}, {"rebuild": "no"}, "rebuild"),
-        ({}, {"stamps": "generation:decimal"}, "ForeignHeader"),
-        ({}, {"mode": "off"}, "dry-run"),
-        ({}, {"unstamped": "let in"}, "unstamped"),
-        ({}, {"authority": "me"}, "authority"),
-        ({}, {"max_jump": 3}, "max_jump"),
-        ({}, {"on_rejected": 3}, "on_rejected"),
-        ({}, {"timeout_s": 0}, "timeout_s"),
-    ],
-)
-def test_settings_that_make_no_sense(
-    setting: Setting, config: dict[str, Any], options: dict[str, Any], named: str
-) -> None:
-    with pytest.raises(MisconfiguredError, match=named):
-        setting.consumer({**setting.config(), **config}, **options).close()
-
-
-def test_a_config_that_is_none(setting: Setting) -> None:
-    for config, ledger in (("localhost:9092", setting.ledger), (setting.config(), {})):
-        wrong: Any = config
-        with pytest.raises(MisconfiguredError):
-            FencedConsumer(wrong, ledger, require={"orders": []})  # type: ignore[arg-type]
-
-
-def test_topics_of_which_nobody_said_what_they_carry(
+def test_a_pattern_that_finds_a_topic_of_which_nobody_said_what_it_carries(
     setting: Setting,
 ) -> None:
     with setting.consumer(require={"others": []}) as consumer:
-        calls: list[Callable[[], None]] = [
-            lambda: consumer.subscribe([setting.topic]),
-            lambda: consumer.assign([setting.at(0)]),
-        ]
-        for call in calls:
-            with pytest.raises(MisconfiguredError, match="listed: others"):
-                call()
-        for wrong in (setting.topic, None, [3]):
-            topics: Any = wrong
-            with pytest.raises(MisconfiguredError, match="a list of names"):
-                consumer.subscribe(topics)
-        for wrong in ("x", None, [3]):
-            partitions: Any = wrong
-            with pytest.raises(MisconfiguredError, match="a list of TopicPartition"):
-                consumer.assign(partitions)
         consumer.subscribe([f"^{setting.topic}"])
         for _ in range(2):
             with pytest.raises(MisconfiguredError, match="listed: others"):
                 consumer.consume(1, 30)
-
-
-def test_settings_may_be_given_topic_by_topic(setting: Setting) -> None:
-    good = setting.stream.write([], 2)
-    require = {setting.topic: FenceSettings([setting.scope], unstamped="admit")}
-    with setting.consumer(require=require) as consumer:
-        consumer.assign([setting.at(0)])
-        assert values_of(read_count(consumer, 2)) == good
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -78,52 +77,6 @@ def test_a_leadership(ledger: Ledger, topics: LedgerTopics) -> None:
     assert (seen.held_epoch, seen.seen_epoch, seen.holder) == (1, 2, "pod-8")
     assert ledger.leader("s") == second.claim
     assert first.epoch == 1  # a leadership never changes
-
-
-@pytest.mark.rule(16)
-def test_the_epoch_may_be_asked_for(ledger: Ledger) -> None:
-    assert ledger.claim("s", holder="a", seen=0).epoch == 1
-    with pytest.raises(ClaimLost):
-        ledger.claim("s", holder="b", seen=0)
-    assert ledger.claim("s", holder="b", at_least=100).epoch == 100
-    assert ledger.claim("s", holder="c", exactly=200).epoch == 200
-    assert ledger.claim("s", holder="c", at_least=150).epoch == 201
-    with pytest.raises(ClaimLost) as lost:
-        ledger.claim("s", holder="d", exactly=201)
-    assert (lost.value.latest_epoch, lost.value.holder) == (201, "c")
-    with pytest.raises(MisconfiguredError, match="allow_jump"):
-        ledger.claim("s", holder="d", at_least=2**60)
-    far = ledger.claim("s", holder="d", at_least=2**60, allow_jump=True)
-    assert far.epoch == 2**60
-    assert ledger.claim("other/3", holder="d").epoch == 1
-
-
-@pytest.mark.parametrize(
-    ("scope", "more", "words"),
-    [
-        ("a b", {}, "A-Z a-z 0-9"),
-        ("s", {"exactly": 2**63}, "2\\^63-1"),
-        ("s", {"attributes": {"a": "x" * 200_000}}, "attributes"),
-        ("s", {"attributes": {"a": 7}}, "attributes.'a'"),
-        ("s", {"attributes": ["a"]}, "attributes"),
-        ("s", {"holder": "\ud800"}, "holder"),
-        ("s", {"holder": None}, "holder"),
-        ("s", {"at_least": 50.0}, "at_least"),
-        ("s", {"seen": "3"}, "seen"),
-        ("s", {"exactly": True}, "exactly"),
-        ("s", {"timeout_s": float("inf")}, "timeout_s"),
-        ("s", {"timeout_s": float("nan")}, "timeout_s"),
-        ("s", {"timeout_s": -1}, "timeout_s"),
-        (None, {}, "scope"),
-    ],
-)
-def test_a_claim_that_makes_no_sense(
-    ledger: Ledger, scope: Any, more: dict[str, Any], words: str
-) -> None:
-    arguments: dict[str, Any] = {"holder": "a", **more}
-    with pytest.raises(MisconfiguredError, match=words):
-        ledger.claim(scope, **arguments)
-    assert list(ledger.claims()) == []
 
 
 @pytest.mark.rule(12, 19)
@@ -665,28 +618,6 @@ def test_a_watcher_that_waits_is_told_at_once(ledger: Ledger) -> None:
     ledger.claim("s", holder="a")
     wait_until(lambda: told, 10, "the watcher is told")
     assert "watcher must not wait" in str(told[0])
-
-
-@pytest.mark.parametrize("config", ["localhost:9092", None, ["a"], {}])
-def test_a_config_that_is_none(config: Any) -> None:
-    with pytest.raises(MisconfiguredError, match=r"bootstrap\.servers"):
-        Ledger(config)
-
-
-def test_what_a_ledger_cannot_do(topics: LedgerTopics, ledger: Ledger) -> None:
-    watcher: Any = 5
-    with pytest.raises(MisconfiguredError, match="on_grant"):
-        ledger.watch(watcher)
-    with pytest.raises(TypeError, match="in each process"):
-        pickle.dumps(ledger)
-    leadership = ledger.claim("s", holder="a", attributes={"a": "b"})
-    attributes: Any = leadership.attributes
-    with pytest.raises(TypeError):
-        attributes["a"] = "c"
-    closed = topics.open()
-    closed.close()
-    with pytest.raises(LedgerUnavailable, match="closed"):
-        closed.watch(print)
 
 
 @pytest.mark.rule(5)

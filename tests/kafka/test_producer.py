@@ -9,17 +9,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.serialization import StringSerializer
-from confluent_kafka.serializing_producer import SerializingProducer
 
 from epochfence import (
     Deposed,
     Leadership,
     Ledger,
-    LedgerClosed,
     MisconfiguredError,
 )
-from epochfence.epochs.settings import FenceSettings
 from epochfence.producers.fenced_producer import FencedProducer
 from support.brokers import KafkaBroker
 from support.ledgers import LedgerTopics, unnamed_topics
@@ -157,38 +153,6 @@ def test_a_full_queue(
         assert producer.confirm().counts["admitted"] == 1
 
 
-class Odd:
-    """The client turns every name into a string."""
-
-    def __str__(self) -> str:
-        return "epochfence"
-
-
-RESERVED: list[Any] = [
-    [("a", b"1"), ("epochfence", b"x")],
-    [("epochfence-barrier", b"x")],
-    [("epochfence-cursor", b"x")],
-    [("epochfenceX", None)],
-    [(b"epochfence", b"x")],
-    [(bytearray(b"epochfence-barrier"), b"x")],
-    [(Odd(), b"x")],
-    {"epochfence": b"x"},
-    {b"epochfence": b"x"},
-    {Odd(): b"x"},
-]
-
-
-def test_header_names_that_are_ours(
-    kafka: KafkaBroker, producer: FencedProducer
-) -> None:
-    topic = kafka.create_topic("t")
-    producer.take_over([topic])
-    for headers in RESERVED:
-        with pytest.raises(MisconfiguredError, match="epochfence"):
-            producer.produce(topic, b"v", headers=headers)
-    assert len(producer) == 0
-
-
 def test_the_users_headers_are_left_alone(
     kafka: KafkaBroker, producer: FencedProducer, leadership: Leadership
 ) -> None:
@@ -210,19 +174,6 @@ def test_the_users_headers_are_left_alone(
 # Where it may write.
 
 
-def test_a_topic_that_was_not_taken_over(
-    kafka: KafkaBroker, producer: FencedProducer
-) -> None:
-    topic, other = kafka.create_topic("t"), kafka.create_topic("u")
-    producer.take_over([topic])
-    with pytest.raises(MisconfiguredError, match=rf"take_over\(\['{other}'\]\)"):
-        producer.produce(other, b"v")
-    producer.take_over([other])
-    producer.produce(other, b"v")
-    producer.produce(topic, b"v")
-    assert producer.confirm().counts["admitted"] == 2
-
-
 def test_a_topic_that_is_taken_over_while_it_is_written_to(
     kafka: KafkaBroker,
     producer: FencedProducer,
@@ -242,31 +193,9 @@ def test_a_topic_that_is_taken_over_while_it_is_written_to(
     assert producer.confirm().are_all_admitted
 
 
-def test_single_partitions(kafka: KafkaBroker, producer: FencedProducer) -> None:
-    topic = kafka.create_topic("t", partitions=3)
-    taken = producer.take_over([TopicPartition(topic, 1)])
-    assert taken == {(topic, 1): 0}
-    producer.produce(topic, b"v", partition=1)
-    for partition in (0, -1):
-        with pytest.raises(MisconfiguredError, match=r"partitions \[1\]"):
-            producer.produce(topic, b"v", partition=partition)
-    with pytest.raises(MisconfiguredError):
-        producer.produce(topic, b"v")
-    producer.take_over([TopicPartition(topic, 2)])
-    for partition in (1, 2):
-        producer.produce(topic, b"v", partition=partition)
-    producer.take_over([topic])
-    producer.take_over([TopicPartition(topic, 0)])  # takes nothing back
-    producer.produce(topic, b"v")
-    assert producer.confirm().counts["admitted"] == 4
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ("orders", r"\['orders'\]"),
-        (None, "list"),
-        ([5], "neither"),
         (["no-such-topic"], "no such topic"),
         (["a b"], "no topic can have this name"),
         ([TopicPartition("no-such-topic", 0)], "no such topic"),
@@ -277,19 +206,6 @@ def test_what_cannot_be_taken_over(
 ) -> None:
     with pytest.raises(MisconfiguredError, match=words):
         producer.take_over(wrong)
-
-
-def test_partitions_and_topics_that_cannot_be_taken_over(
-    kafka: KafkaBroker, topics: LedgerTopics, producer: FencedProducer
-) -> None:
-    topic = kafka.create_topic("t", partitions=2)
-    for partition in (2, -1):
-        with pytest.raises(MisconfiguredError, match="partitions 0 to 1"):
-            producer.take_over([TopicPartition(topic, partition)])
-    for name in topics.names.values():
-        with pytest.raises(MisconfiguredError, match="belongs to the ledger"):
-            producer.take_over([name])
-    assert records(kafka, topic) == []
 
 
 # Who may write.
@@ -323,62 +239,6 @@ def test_deposed_as_soon_as_the_ledger_shows_it(
     with pytest.raises(Deposed):
         producer.take_over([topic])
     assert set(producer.confirm().counts.items()) >= {("fenced", 0), ("lost", 0)}
-
-
-def test_deposed_before_it_was_opened(
-    kafka: KafkaBroker, ledger: Ledger, leadership: Leadership
-) -> None:
-    ledger.claim("s", holder="b")
-    with FencedProducer(kafka.config, ledger, leadership) as producer:
-        with pytest.raises(Deposed):
-            producer.take_over([kafka.create_topic("t")])
-        with pytest.raises(Deposed):
-            producer.produce("t", b"v")
-        assert len(producer.confirm()) == 0
-
-
-def test_a_ledger_that_is_closed(kafka: KafkaBroker, topics: LedgerTopics) -> None:
-    topic = kafka.create_topic("t")
-    ledger = topics.open()
-    leadership = ledger.claim("s", holder="a")
-    with FencedProducer(kafka.config, ledger, leadership) as producer:
-        producer.take_over([topic])
-        producer.produce(topic, b"v")
-        ledger.close()
-        # It would show no successor any more.
-        calls: list[Callable[[], object]] = [
-            lambda: producer.produce(topic, b"w"),
-            lambda: producer.take_over([topic]),
-            producer.confirm,
-        ]
-        for call in calls:
-            for _ in range(2):
-                with pytest.raises(LedgerClosed, match="Open another"):
-                    call()
-        assert producer.flush(30) == 0
-    with pytest.raises(LedgerClosed):
-        FencedProducer(kafka.config, ledger, leadership)
-    assert [record.value for record in records(kafka, topic)] == [None, b"v"]
-
-
-def test_a_leadership_of_another_ledger(
-    kafka: KafkaBroker, ledger: Ledger, topics: LedgerTopics
-) -> None:
-    """It has no grant here; raising the floor would depose whoever leads here."""
-    with unnamed_topics(kafka).open() as other:
-        foreign = other.claim("s", holder="a")
-        with pytest.raises(MisconfiguredError, match="it was granted by"):
-            FencedProducer(kafka.config, ledger, foreign)
-        with pytest.raises(MisconfiguredError, match="it was granted by"):
-            ledger.verify(foreign)
-        wrong: Any = "s"
-        with pytest.raises(MisconfiguredError, match=r"Ledger\.claim"):
-            ledger.verify(wrong)
-    # Who has the same ledger open twice has one ledger.
-    mine = ledger.claim("s", holder="a")
-    with topics.open() as again:
-        again.verify(mine)
-        FencedProducer(kafka.config, again, mine).close()
 
 
 def test_a_forked_process_writes_nothing(
@@ -437,118 +297,7 @@ def test_a_close_that_is_interrupted_may_be_repeated(
     assert len(records(kafka, topic)) == 101
 
 
-# Leaderships, settings, and the producer underneath.
-
-
-def test_several_leaderships(kafka: KafkaBroker, ledger: Ledger) -> None:
-    topic = kafka.create_topic("t", partitions=2)
-    pair = [ledger.claim("s", holder="a"), ledger.claim("orders/3", holder="a")]
-    with FencedProducer(kafka.config, ledger, pair) as producer:
-        assert producer.leaderships == tuple(pair)
-        assert producer.take_over([topic]) == {(topic, 0): 1, (topic, 1): 1}
-        producer.produce(topic, b"v", partition=0, headers={"a": b"1"})
-        assert producer.confirm().are_all_admitted
-        stamps = [stamp_of(one) for one in pair]
-        assert records(kafka, topic)[2].headers == [*stamps, ("a", b"1")]
-        # Deposed under one of them is deposed.
-        ledger.claim("orders/3", holder="b")
-        with pytest.raises(Deposed, match="orders/3"):
-            producer.produce(topic, b"v")
-
-
-@pytest.mark.parametrize("wrong", [[], None, "s", [None]])
-def test_no_leaderships(kafka: KafkaBroker, ledger: Ledger, wrong: Any) -> None:
-    no_ledger: Any = kafka.config
-    with pytest.raises(MisconfiguredError, match="it is no Ledger"):
-        FencedProducer(kafka.config, no_ledger, ledger.claim("s", holder="me"))
-    with pytest.raises(MisconfiguredError, match="leadership"):
-        FencedProducer(kafka.config, ledger, wrong)
-
-
-def test_one_scope_twice(kafka: KafkaBroker, ledger: Ledger) -> None:
-    twice = [ledger.claim("s", holder="a"), ledger.claim("s", holder="a")]
-    with pytest.raises(MisconfiguredError, match="one stamp of a scope"):
-        FencedProducer(kafka.config, ledger, twice)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"acks": "1"}, "acks"),
-        ({"request.required.acks": 1}, "request.required.acks"),
-        ({"enable.idempotence": "false"}, "idempotence"),
-        ({"default.topic.config": {"acks": 1}}, "acks"),
-        ({"delivery.report.only.error": True}, "only.error"),
-        ({"transactional.id": "x"}, "transactional"),
-        ({"lingre.ms": 5}, "lingre.ms"),
-        ({"bootstrap.servers": ""}, "bootstrap.servers"),
-    ],
-)
-def test_settings_that_contradict(
-    kafka: KafkaBroker,
-    ledger: Ledger,
-    leadership: Leadership,
-    settings: dict[str, Any],
-    words: str,
-) -> None:
-    with pytest.raises(MisconfiguredError, match=words):
-        FencedProducer({**kafka.config, **settings}, ledger, leadership)
-
-
-@pytest.mark.parametrize("config", [None, "localhost:9092"])
-def test_no_settings(ledger: Ledger, leadership: Leadership, config: Any) -> None:
-    with pytest.raises(MisconfiguredError, match=r"bootstrap\.servers"):
-        FencedProducer(config, ledger, leadership)
-
-
-def test_a_producer_whose_arguments_stand_otherwise(
-    kafka: KafkaBroker, ledger: Ledger, leadership: Leadership
-) -> None:
-    """A SerializingProducer takes the key before the value."""
-    settings: Any = {**kafka.config, "value.serializer": StringSerializer()}
-    with pytest.raises(MisconfiguredError, match="plain"):
-        FencedProducer(SerializingProducer(settings), ledger, leadership)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ("s", "fence settings"),
-        ({"t": None}, "fence settings"),
-        (FenceSettings(["s"], authority="max-seen"), "max-seen"),
-    ],
-)
-def test_how_consumers_cannot_judge(
-    kafka: KafkaBroker,
-    ledger: Ledger,
-    leadership: Leadership,
-    settings: Any,
-    words: str,
-) -> None:
-    with pytest.raises(MisconfiguredError, match=words):
-        FencedProducer(kafka.config, ledger, leadership, settings=settings)
-
-
-def test_topics_whose_consumers_would_admit_nothing(
-    kafka: KafkaBroker, ledger: Ledger
-) -> None:
-    one, two = kafka.create_topic("t", partitions=2), kafka.create_topic("u")
-    leadership = ledger.claim(f"{one}/1", holder="a")
-    settings = {one: FenceSettings([one + "/{partition}"], unstamped="quarantine")}
-    with FencedProducer(
-        kafka.config, ledger, leadership, settings=settings
-    ) as producer:
-        with pytest.raises(MisconfiguredError, match=f"{one}/0"):
-            producer.take_over([one])
-        with pytest.raises(MisconfiguredError, match=f"topic {two} is not among"):
-            producer.take_over([two])
-        assert records(kafka, one) == []
-        producer.take_over([TopicPartition(one, 1)])
-        producer.produce(one, b"v", partition=1)
-        assert producer.confirm().are_all_admitted
-    lenient = FenceSettings(["other"], unstamped="admit")
-    with FencedProducer(kafka.config, ledger, leadership, settings=lenient) as producer:
-        producer.take_over([two])
+# The producer underneath.
 
 
 def test_a_shared_producer(kafka: KafkaBroker, ledger: Ledger) -> None:
@@ -604,22 +353,6 @@ def test_delivery_callbacks(
         ("callback", None, 3),
         ("callback", None, 4),
     ]
-
-
-def test_a_delivery_callback_that_is_none(
-    kafka: KafkaBroker, ledger: Ledger, leadership: Leadership
-) -> None:
-    """Inside the client it would break every later call."""
-    wrong: Any = 5
-    with pytest.raises(MisconfiguredError, match="on_delivery = 5"):
-        FencedProducer({**kafka.config, "on_delivery": wrong}, ledger, leadership)
-    topic = kafka.create_topic("t")
-    with FencedProducer(kafka.config, ledger, leadership) as producer:
-        producer.take_over([topic])
-        for name in ("on_delivery", "callback"):
-            with pytest.raises(MisconfiguredError, match="cannot be called"):
-                producer.produce(topic, b"v", **{name: wrong})
-        assert len(producer.confirm()) == 0
 
 
 def test_a_delivery_callback_that_fails(

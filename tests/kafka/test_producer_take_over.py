@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,12 +11,9 @@ from confluent_kafka import Producer, TopicPartition
 
 from epochfence import (
     Deposed,
-    EpochStart,
     Leadership,
     Ledger,
-    LedgerRegressed,
     MisconfiguredError,
-    Position,
     TopicUnavailable,
 )
 from epochfence.epochs import clients as clients_module
@@ -271,41 +267,6 @@ def test_taking_over_when_somebody_else_has(
         with pytest.raises(Deposed):
             producer.produce(name, b"v")
     assert len(barriers(kafka, other)) == 1  # stale: it does no harm
-
-
-@pytest.mark.parametrize("has_other_grant", [False, True])
-def test_a_table_that_knows_of_more_than_the_ledger(
-    kafka: KafkaBroker, ledger: Ledger, has_other_grant: bool
-) -> None:
-    """Grants of a lost coordination topic were in use."""
-    topic = kafka.create_topic("t")
-    scope = f"lost-{has_other_grant}"
-    leadership = ledger.claim(scope, holder="a")
-    epoch = 1 if has_other_grant else 7
-    row = EpochStart("elsewhere", None, 0, scope, epoch, "f" * 16, Position(0, 5))
-    unaffected = row._replace(scope="another")
-    own = row._replace(epoch=1, grant_id=leadership.grant_id)
-    ledger.table.write([unaffected, own], "digest")
-    with FencedProducer(kafka.config, ledger, leadership) as producer:
-        producer.take_over([topic])
-        ledger.table.write([row], "digest")
-        with pytest.raises(LedgerRegressed) as regressed:
-            producer.take_over([topic])
-        assert (regressed.value.scope, regressed.value.seen_epoch) == (scope, epoch)
-
-
-def test_a_grant_that_the_ledger_does_not_know(
-    kafka: KafkaBroker, ledger: Ledger
-) -> None:
-    with unnamed_topics(kafka).open() as elsewhere:
-        claimed = elsewhere.claim("nowhere", holder="a")
-    # As if this ledger had granted it, and lost it since.
-    leadership = dataclasses.replace(claimed, origin=ledger.origin)
-    with FencedProducer(kafka.config, ledger, leadership) as producer:
-        with pytest.raises(LedgerRegressed):
-            producer.take_over([kafka.create_topic("t")])
-        with pytest.raises(LedgerRegressed):
-            producer.confirm()
 
 
 # Partitions that come later.
