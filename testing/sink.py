@@ -26,6 +26,8 @@ class MemorySink:
         self._states: dict[Place, SinkState] = {}
         self._faults = Faults()
         self._losses = 0
+        #: How many calls have failed.
+        self.failures = 0
 
     def messages(self, topic: str, partition: int = 0) -> list[Message]:
         """What was applied of a partition, in order."""
@@ -34,6 +36,10 @@ class MemorySink:
     def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
         """The values of what was applied of a partition, in order."""
         return [message.value() for message in self.messages(topic, partition)]
+
+    def state(self, topic: str, partition: int = 0) -> SinkState | None:
+        """What is stored of a partition: `load`, which never fails."""
+        return self._states.get((topic, partition))
 
     def fail(self, error: EpochfenceError | None = None, times: int = 1) -> None:
         """Have the next calls fail, before anything is done.
@@ -54,12 +60,12 @@ class MemorySink:
 
     def load(self, topic: str, partition: int) -> SinkState | None:
         """What was stored last of a partition."""
-        self._faults.check()
-        return self._states.get((topic, partition))
+        self._meet_fault()
+        return self.state(topic, partition)
 
     def write(self, batches: Sequence[SinkBatch]) -> None:
         """Apply batches, all of them or none."""
-        self._faults.check()
+        self._meet_fault()
         for batch in batches:
             state = self._states.get(batch.place)
             batch.check(None if state is None else state.position)
@@ -71,4 +77,12 @@ class MemorySink:
             self._states[batch.place] = SinkState(batch.position, starts)
         if self._losses:
             self._losses -= 1
+            self.failures += 1
             raise self._unavailable()
+
+    def _meet_fault(self) -> None:
+        try:
+            self._faults.check()
+        except EpochfenceError:
+            self.failures += 1
+            raise

@@ -1,0 +1,316 @@
+"""The runner of sinks, without a broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from epochfence import (
+    LedgerUnavailable,
+    MisconfiguredError,
+    SinkBatch,
+    SinkRunner,
+)
+from epochfence.testing import (
+    MemoryLedger,
+    MemoryLog,
+    MemoryProducer,
+    MemorySink,
+)
+from epochfence.testing.plugin import Zombie
+from support.running import Run, running
+from support.waiting import wait_until
+
+REQUIRE = {"orders": ["w"]}
+
+NewRunner = Callable[..., SinkRunner]
+
+
+@pytest.fixture
+def producer(memory_log: MemoryLog, memory_ledger: MemoryLedger) -> MemoryProducer:
+    memory_log.create_topic("orders", partitions=2)
+    leader = MemoryProducer(memory_ledger, memory_ledger.claim("w", holder="a"))
+    leader.take_over(["orders"])
+    return leader
+
+
+@pytest.fixture
+def sink() -> MemorySink:
+    return MemorySink()
+
+
+@pytest.fixture
+def new_runner(
+    producer: MemoryProducer, memory_ledger: MemoryLedger, sink: MemorySink
+) -> NewRunner:
+    def make(**options: Any) -> SinkRunner:
+        config = {"group.id": options.pop("group", "g"), **options.pop("config", {})}
+        given = {
+            "require": REQUIRE,
+            "batch_wait_s": 0.01,
+            "longest_wait_s": 0.1,
+            **options,
+        }
+        of = given.pop("ledger", memory_ledger)
+        return SinkRunner(config, of, given.pop("sink", sink), **given)
+
+    return make
+
+
+def write(producer: MemoryProducer, *values: str, partition: int = 0) -> None:
+    for value in values:
+        producer.produce("orders", value, partition=partition)
+
+
+def next_offset(sink: MemorySink, partition: int = 0) -> int | None:
+    state = sink.state("orders", partition)
+    return None if state is None else state.position.next_offset
+
+
+def wait_for(sink: MemorySink, offset: int, partition: int = 0) -> None:
+    wait_until(
+        lambda: next_offset(sink, partition) == offset,
+        30,
+        f"the sink comes to offset {offset}",
+    )
+
+
+def test_only_what_is_admitted_goes_in(
+    producer: MemoryProducer, sink: MemorySink, new_runner: NewRunner, zombie: Zombie
+) -> None:
+    write(producer, "a", "b")
+    write(producer, "c", partition=1)
+    producer.hold()
+    write(producer, "too late")
+    zombie(producer)
+    runner = new_runner()
+    with running(runner, "orders"):
+        wait_for(sink, 5)
+        wait_for(sink, 3, partition=1)
+    assert sink.values("orders") == [b"a", b"b"]
+    assert sink.values("orders", 1) == [b"c"]
+    state = sink.state("orders")
+    assert state is not None
+    assert [start.epoch for start in state.starts] == [1, 2]
+    assert runner.progress.messages == 3
+    assert runner.progress.counts["stale-epoch"] == 1
+
+
+def test_where_the_sink_stands_counts_and_not_what_the_group_committed(
+    producer: MemoryProducer,
+    memory_log: MemoryLog,
+    sink: MemorySink,
+    new_runner: NewRunner,
+) -> None:
+    write(producer, "a", "b")
+    with running(new_runner(), "orders"):
+        wait_for(sink, 3)
+    for group, offset in (("g", 1), ("other", 3)):
+        memory_log.commit(group, TopicPartition("orders", 0, offset))
+        write(producer, group)
+        with running(new_runner(group=group), "orders"):
+            wait_for(sink, producer_end(memory_log))
+    assert sink.values("orders") == [b"a", b"b", b"g", b"other"]
+
+
+def producer_end(log: MemoryLog, partition: int = 0) -> int:
+    return len(log.records("orders", partition))
+
+
+def test_offsets_are_committed_for_those_who_watch(
+    producer: MemoryProducer,
+    memory_log: MemoryLog,
+    sink: MemorySink,
+    new_runner: NewRunner,
+) -> None:
+    write(producer, "a")
+    with running(new_runner(), "orders"):
+        wait_for(sink, 2)
+    assert memory_log.committed("g", "orders", 0).offset == 2
+
+
+def test_what_passes_is_tried_again(
+    producer: MemoryProducer,
+    memory_log: MemoryLog,
+    memory_ledger: MemoryLedger,
+    sink: MemorySink,
+    new_runner: NewRunner,
+) -> None:
+    write(producer, "a", "b")
+    sink.fail(times=3)
+    memory_log.fail(LedgerUnavailable("x", "no broker answers"))
+    with running(new_runner(), "orders"):
+        wait_for(sink, 3)
+        sink.fail(times=2)
+        sink.lose_outcome()
+        write(producer, "c")
+        wait_for(sink, 4)
+        write(producer, "d")
+        wait_for(sink, 5)
+    assert sink.values("orders") == [b"a", b"b", b"c", b"d"]
+
+
+def test_an_outcome_that_is_not_known_is_looked_up(
+    producer: MemoryProducer, sink: MemorySink, new_runner: NewRunner
+) -> None:
+    sink.lose_outcome(times=3)
+    write(producer, "a", "b")
+    write(producer, "c", partition=1)
+    runner = new_runner(batch_size=1)
+    with running(runner, "orders"):
+        wait_until(lambda: runner.progress.messages == 3, 30, "all are applied")
+        assert runner.progress.positions["orders", 0].next_offset == 3
+    assert sink.values("orders") == [b"a", b"b"]
+    assert sink.values("orders", 1) == [b"c"]
+
+
+def test_two_instances_on_one_store_apply_everything_once(
+    producer: MemoryProducer, sink: MemorySink, new_runner: NewRunner
+) -> None:
+    """They are of different groups: both think that the partitions are theirs."""
+    names = [str(number) for number in range(200)]
+    runners = [new_runner(group=group, batch_size=3) for group in "ab"]
+    with running(runners[0], "orders"), running(runners[1], "orders"):
+        for name in names:
+            write(producer, name)
+        wait_for(sink, 201)
+    assert sink.values("orders") == [name.encode() for name in names]
+
+
+def test_what_the_sink_raises_ends_the_run(
+    producer: MemoryProducer, sink: MemorySink, new_runner: NewRunner
+) -> None:
+    class Broken(MemorySink):
+        def write(self, batches: Sequence[SinkBatch]) -> None:
+            raise ZeroDivisionError
+
+    write(producer, "a")
+    with pytest.raises(ZeroDivisionError):
+        new_runner(sink=Broken()).run(["orders"])
+
+
+def test_rejected_records_are_not_read_again(
+    producer: MemoryProducer,
+    memory_log: MemoryLog,
+    sink: MemorySink,
+    new_runner: NewRunner,
+) -> None:
+    for _ in range(3):
+        memory_log.append("orders", "unstamped", partition=0)
+    with running(new_runner(), "orders"):
+        wait_for(sink, 4)
+    assert sink.values("orders") == []
+    again = new_runner()
+    with running(again, "orders"):
+        write(producer, "a")
+        wait_for(sink, 5)
+    assert again.progress.counts == {"ok": 1}
+
+
+def test_another_life_of_the_topic_is_read_from_its_start(
+    producer: MemoryProducer,
+    memory_log: MemoryLog,
+    memory_ledger: MemoryLedger,
+    sink: MemorySink,
+    new_runner: NewRunner,
+) -> None:
+    write(producer, "a", "b", "c")
+    with running(new_runner(), "orders"):
+        wait_for(sink, 4)
+    memory_log.recreate("orders")
+    with MemoryProducer(memory_ledger, memory_ledger.claim("w", holder="b")) as second:
+        second.take_over(["orders"])
+        second.produce("orders", "d")
+    with running(new_runner(), "orders"):
+        wait_for(sink, 2)
+    assert sink.values("orders") == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_topic_that_is_made_anew_meanwhile(
+    producer: MemoryProducer,
+    memory_log: MemoryLog,
+    memory_ledger: MemoryLedger,
+    sink: MemorySink,
+    new_runner: NewRunner,
+) -> None:
+    write(producer, "a", "b", "c")
+    with running(new_runner(), "orders"):
+        wait_for(sink, 4)
+        memory_log.recreate("orders")
+        leadership = memory_ledger.claim("w", holder="b")
+        with MemoryProducer(memory_ledger, leadership) as second:
+            second.take_over(["orders"])
+            second.produce("orders", "d")
+        wait_for(sink, 2)
+    assert sink.values("orders") == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_signal_ends_the_run_in_order(
+    producer: MemoryProducer,
+    memory_log: MemoryLog,
+    sink: MemorySink,
+    new_runner: NewRunner,
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    write(producer, "a")
+
+    def end() -> None:
+        wait_for(sink, 2)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    new_runner().run(["orders"])
+    thread.join()
+    assert memory_log.committed("g", "orders", 0).offset == 2
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_runner_that_cannot_reach_its_store_can_be_stopped(
+    producer: MemoryProducer, sink: MemorySink, new_runner: NewRunner
+) -> None:
+    write(producer, "a")
+    sink.fail(times=1_000_000)
+    run = Run(new_runner(longest_wait_s=3600), ["orders"])
+    wait_until(lambda: sink.failures > 1, 30, "a second try")
+    run.end()
+    assert run.error is None
+
+
+def test_one_that_was_never_run_is_closed(new_runner: NewRunner) -> None:
+    runner = new_runner()
+    runner.close()
+    with pytest.raises(RuntimeError):
+        runner.run(["orders"])
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"sink": "orders.db"}, "sink = 'orders.db'"),
+        ({"config": {"enable.auto.commit": True}}, "enable.auto.commit"),
+        ({"batch_size": 0}, "batch_size = 0"),
+        ({"batch_size": 1.5}, "batch_size = 1.5"),
+        ({"batch_wait_s": -1}, "batch_wait_s = -1"),
+        ({"commit_interval_s": "5"}, "commit_interval_s = '5'"),
+        ({"timeout_s": 0}, "timeout_s = 0"),
+        ({"require": {}}, "require"),
+    ],
+)
+def test_settings_that_make_no_sense(
+    new_runner: NewRunner, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(MisconfiguredError) as wrong:
+        new_runner(**options)
+    assert told in str(wrong.value)
+
+
+def test_a_config_that_is_none(memory_ledger: MemoryLedger) -> None:
+    with pytest.raises(MisconfiguredError, match="config"):
+        SinkRunner("x", memory_ledger, MemorySink(), require=REQUIRE)  # type: ignore[arg-type]
