@@ -1,0 +1,92 @@
+"""Sinks on real Kafka: killed, stopped, taken over."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from epochfence import Ledger
+from support.brokers import KafkaBroker
+from support.ledgers import LedgerTopics
+from support.sink_instance import SINK_FENCED, STEPS
+from support.sink_play import play
+from support.sink_world import PARTITIONS, SinkWorld, end_in_order
+from support.waiting import wait_until
+
+NewWorld = Callable[[], SinkWorld]
+
+
+@pytest.fixture
+def new_world(
+    kafka: KafkaBroker, topics: LedgerTopics, ledger: Ledger, tmp_path: Path
+) -> Iterator[NewWorld]:
+    made: list[SinkWorld] = []
+
+    def make() -> SinkWorld:
+        made.append(SinkWorld(kafka, topics, ledger, tmp_path))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+
+
+@pytest.mark.parametrize("half", [STEPS[:6], STEPS[6:]], ids=["first", "second"])
+def test_killed_at_each_step(new_world: NewWorld, half: tuple[str, ...]) -> None:
+    world = new_world()
+    for number, step in enumerate(half):
+        for partition in range(PARTITIONS):
+            world.write(7, partition)
+        if number:
+            world.write(3, 0, leader=-2)  # a zombie
+        # A group of its own: the dead member's partitions are not waited for.
+        instance = world.start(step=step, group=f"{world.group}-{number}")
+        assert instance.wait(60) == -signal.SIGKILL, step
+        world.check()
+        world.depose()
+    last = world.start()
+    world.wait_for_end()
+    end_in_order([last])
+    world.check()
+
+
+@pytest.mark.parametrize("step", ["before writing", "COMMIT"])
+def test_an_instance_that_slept_changes_nothing(new_world: NewWorld, step: str) -> None:
+    """It is stopped with a batch in its hands, past its session, and wakes up."""
+    world = new_world()
+    for partition in range(PARTITIONS):
+        world.write(20, partition)
+    sleeper = world.start(step=step, times=2, signal="SIGSTOP", session_timeout_ms=1500)
+    wait_until(lambda: is_stopped(sleeper.pid), 60, "it is stopped")
+    if step == "COMMIT":
+        # It holds the database's lock: others wait for it, and so do their batches.
+        sleeper.send_signal(signal.SIGCONT)
+        world.wait_for_end()
+        end_in_order([sleeper])
+        world.check()
+        return
+    other = world.start(session_timeout_ms=1500)
+    world.wait_for_end()
+    world.write(5, 0)
+    sleeper.send_signal(signal.SIGCONT)
+    assert sleeper.wait(60) == SINK_FENCED
+    said = sleeper.communicate()[0]
+    assert "another instance has written" in said
+    world.wait_for_end()
+    end_in_order([other])
+    world.check()
+
+
+def is_stopped(process_id: int) -> bool:
+    state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+    return state == "T"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_histories(new_world: NewWorld, seed: int) -> None:
+    """Kills, pauses, rebalances, leaders and zombies, as a seed has them."""
+    play(new_world(), random.Random(seed))
