@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks import audit, consume, fence, ledger, produce, takeover
+from benchmarks import audit, consume, fence, ledger, produce, sinks, takeover
 from benchmarks.measuring import Figure, broker, versions
 
 Measure = Callable[[str, int], list[Figure]]
@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, tuple[Measure, int]] = {
     "fence": (fence.measure, 9),
     "takeover": (takeover.measure, 9),
     "ledger": (ledger.measure, 5),
+    "sinks": (sinks.measure, 7),
     "audit": (audit.measure, 3),
 }
 

@@ -56,7 +56,7 @@ class Upsert:
             key = _columns("key", self.key(message), message)
             if names is None:
                 names = tuple(key)
-            if not key or key.keys() != set(names):
+            if not key or set(key) != set(names):
                 raise MisconfiguredError(
                     "key", dict(key), f"{_where(message)}: not the columns of the one "
                     f"before it, {list(names)}",

@@ -43,15 +43,13 @@ def test_every_error_is_in_its_table() -> None:
     import epochfence
 
     table = set(re.findall(r"`([A-Z]\w+)`", _README))
-    # What only comes with sinks is told there.
-    later = {"EpochfenceError", "SinkFenced"}
     errors = {
         name
         for name in epochfence.__all__
         if isinstance(getattr(epochfence, name), type)
         and issubclass(getattr(epochfence, name), epochfence.EpochfenceError)
     }
-    assert errors - table == later
+    assert errors - table == {"EpochfenceError"}
 
 
 def test_its_lines_of_files_are_such_lines(tmp_path: Path) -> None:

@@ -179,10 +179,10 @@ def test_compaction_changes_no_answer(kafka: KafkaBroker) -> None:
         topics.write(claim_key(claim("s", 3)), claim_value(claim("s", 3)))
         before = list(ledger.refresh().claims())
         assert [won for _, won in before].count(False) == 1
-        syncs_before = syncs(topics)
-    assert syncs_before > 10
     force_compaction(kafka, topics.coordination_topic)
-    assert syncs(topics) < syncs_before
+    # The cleaner may have come by before, too: what counts is what is gone.
+    left = read_all(kafka, topics.coordination_topic)
+    assert (left[-1].offset() or 0) + 1 - len(left) > 10
     with topics.open() as ledger:
         assert list(ledger.claims()) == before
         assert list(ledger.refresh().claims()) == before

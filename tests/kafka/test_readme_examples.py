@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sqlite3
+import threading
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import epochfence
 from support.brokers import KafkaBroker
 from support.ledgers import unnamed_topics
 from support.stream import Stream, read_count, stamp, values_of
+from support.waiting import wait_until
 
 _README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 
@@ -75,6 +80,46 @@ def test_one_leader_for_each_partition(kafka: KafkaBroker, play: Play) -> None:
         ) as consumer:
             consumer.subscribe([orders])
             assert values_of(consumer.consume(1, 30)) == [b"v"]
+
+
+def test_a_sink(
+    kafka: KafkaBroker,
+    topic: str,
+    play: Play,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    producer = Producer(dict(kafka.config))
+    with unnamed_topics(kafka).open() as ledger:
+        leader = ledger.claim("orders-writer", holder="pod")
+        for item, level in (("cup", 3), ("mug", 5), ("cup", 7)):
+            value = json.dumps({"level": level})
+            producer.produce(topic, value, item, headers=stamp(leader))
+        producer.produce(topic, None, "mug", headers=stamp(leader))
+        assert producer.flush(30) == 0
+
+        original = epochfence.SinkRunner.run
+
+        def run(runner: epochfence.SinkRunner, topics: list[str]) -> None:
+            def stop() -> None:
+                wait_until(lambda: runner.progress.messages == 4, 60, "all is applied")
+                runner.stop()
+
+            stopper = threading.Thread(target=stop)
+            stopper.start()
+            original(runner, topics)
+            stopper.join()
+
+        monkeypatch.setattr(epochfence.SinkRunner, "run", run)
+
+        def opened(_: object) -> nullcontext[epochfence.Ledger]:
+            return nullcontext(ledger)
+
+        monkeypatch.setattr(epochfence, "Ledger", opened)
+        play(block_with("SqliteSink("), {})
+    with closing(sqlite3.connect("stock.db")) as database:
+        assert database.execute("SELECT * FROM stock").fetchall() == [("cup", 7)]
 
 
 def test_epoch_starts_as_json() -> None:

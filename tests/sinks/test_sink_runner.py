@@ -51,7 +51,7 @@ def new_runner(
 ) -> NewRunner:
     def make(**options: Any) -> SinkRunner:
         config = {"group.id": options.pop("group", "g"), **options.pop("config", {})}
-        given = {
+        given: dict[str, Any] = {
             "require": REQUIRE,
             "batch_wait_s": 0.01,
             "longest_wait_s": 0.1,

@@ -135,9 +135,9 @@ class SinkWorld:
         current = dict.fromkeys(range(PARTITIONS), 0)
         for record in read_all(self.kafka, self.topic):
             number, offset = record.partition() or 0, record.offset() or 0
-            (header,) = record.headers() or [("", None)]
-            name, value = header
-            found = parse_ours(value if isinstance(value, bytes) else None)
+            headers: Any = record.headers()
+            ((name, value),) = headers
+            found = parse_ours(value)
             assert found is not None
             if offset >= below.get(number, 0) or found.epoch < current[number]:
                 continue
