@@ -28,6 +28,7 @@ from epochfence.consumers.settings import Require
 from epochfence.consumers.sink import Sink, SinkBatch, fenced
 from epochfence.epochs.connection import Config
 from epochfence.epochs.errors import (
+    LedgerClosed,
     LedgerUnavailable,
     MisconfiguredError,
     SinkFenced,
@@ -186,6 +187,7 @@ class SinkRunner:
             SinkFenced: Another instance has taken a partition over, and this one is no
                 member of the group any more. Nothing was changed by it. Start again.
             LedgerRegressed, TableMissing: An operator decides.
+            LedgerClosed: The ledger was closed meanwhile.
             MisconfiguredError: A setting is wrong.
             KafkaException: The client cannot go on.
             Exception: Whatever the sink's function raised; its transaction changed
@@ -206,6 +208,8 @@ class SinkRunner:
             try:
                 self._pass()
                 wait_s = _FIRST_WAIT_S
+            except LedgerClosed:
+                raise
             except _PASSING as error:
                 wait_s = self._wait_after(error, wait_s)
 

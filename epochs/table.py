@@ -13,7 +13,12 @@ from epochfence.epochs.claims import is_sync
 from epochfence.epochs.clients import KAFKA, Clients
 from epochfence.epochs.connection import Config
 from epochfence.epochs.deadlines import deadline_after
-from epochfence.epochs.errors import TableUnavailable, TopicUnavailable
+from epochfence.epochs.errors import (
+    EpochfenceError,
+    LedgerClosed,
+    TableUnavailable,
+    TopicUnavailable,
+)
 from epochfence.epochs.schemas import Undecodable, UnknownFingerprint
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.starts import (
@@ -119,6 +124,7 @@ class Table:
         self._keeper = keeper
         self._timeout_s = timeout_s
         self._written_by = f"{socket.gethostname()}:{os.getpid()}"
+        self._is_closed = False
         self._follower = _RowFollower(topic)
         self._told_settings: set[tuple[str, str, str]] = set()
         try:
@@ -139,7 +145,9 @@ class Table:
         assert self._keeper is not None
         self._keeper.ensure(self.topic, create=False)
 
-    def _unavailable(self, reason: str, offset: int | None) -> TableUnavailable:
+    def _unavailable(self, reason: str, offset: int | None) -> EpochfenceError:
+        if self._is_closed:
+            return LedgerClosed(self.topic)  # trying again is no use
         return TableUnavailable(self.topic, reason, offset)
 
     def refresh(self, timeout_s: float | None = None) -> None:
@@ -147,6 +155,7 @@ class Table:
 
         Raises:
             TableUnavailable: It could not be read to its end in time.
+            LedgerClosed: The ledger that opened it was closed.
             MisconfiguredError: It was made anew with settings that break the promise.
         """
         self._log.read_to_end(self._deadline(timeout_s))
@@ -208,6 +217,7 @@ class Table:
 
         Raises:
             TableUnavailable: A row was not acknowledged in time, or refused.
+            LedgerClosed: The ledger that opened it was closed.
         """
         deadline = self._deadline(timeout_s)
         for start in starts:
@@ -228,4 +238,5 @@ class Table:
 
     def close(self) -> None:
         """Stop following the topic. May be called again."""
+        self._is_closed = True
         self._log.close()

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from epochfence import (
+    LedgerClosed,
     LedgerUnavailable,
     MisconfiguredError,
     SinkBatch,
@@ -281,6 +282,16 @@ def test_a_runner_that_cannot_reach_its_store_can_be_stopped(
     wait_until(lambda: sink.failures > 1, 30, "a second try")
     run.end()
     assert run.error is None
+
+
+def test_a_ledger_that_is_closed_ends_the_run(
+    producer: MemoryProducer, memory_log: MemoryLog, new_runner: NewRunner
+) -> None:
+    with MemoryLedger(memory_log) as ledger:
+        runner = new_runner(ledger=ledger)
+    write(producer, "a")
+    with pytest.raises(LedgerClosed):
+        runner.run(["orders"])
 
 
 def test_one_that_was_never_run_is_closed(new_runner: NewRunner) -> None:
