@@ -22,6 +22,7 @@ from epochfence.consumers.arguments import (
     checked_timeout,
     places_to_commit,
 )
+from epochfence.consumers.gathering import Gathering
 from epochfence.consumers.group_reader import GroupReader
 from epochfence.consumers.loading import Positions
 from epochfence.consumers.partition import AssignedPartition
@@ -254,7 +255,7 @@ class FencedConsumer:
         return self._gather(checked_count(num_messages), checked_timeout(timeout))
 
     def _gather(self, count: int, timeout_s: float) -> list[Message]:
-        gathering = self._reader.gathering(count, timeout_s)
+        gathering = Gathering(self._reader, count, timeout_s)
         while True:
             # A turn is short: others, and signal handlers, get theirs.
             with self._turns:

@@ -1,9 +1,9 @@
 """Reading as a member of a group: from the client, through the fences, to the outbox.
 
-One pass (`Gathering.step`) does, in this order: what an earlier pass could not
-finish; partitions that were assigned or moved (loading.py); a batch from the client;
-a look at topic ids where one is due; verdicts; the rows of the epochs that began,
-acknowledged; and only then the messages are in the outbox. An error on the way leaves
+One pass (`fetch`, for which gathering.py calls) does, in this order: what an earlier
+pass could not finish; partitions that were assigned or moved (loading.py); a batch from
+the client; a look at topic ids where one is due; verdicts; the rows of the epochs that
+began, acknowledged; and only then the messages are in the outbox. An error on the way leaves
 everything where it was, and the next pass goes on there.
 """
 
@@ -52,9 +52,7 @@ _log = logging.getLogger(__name__)
 
 Told = Callable[[list[TopicPartition]], None] | None
 
-#: How long one pass waits for messages: then signal handlers and other threads run.
-_SLICE_S = 0.2
-#: The same while a partition is read for its epochs.
+#: How long one pass waits for messages while a partition is read for its epochs.
 _BUSY_S = 0.01
 
 _END_OFFSET = re.compile(r"broker end offset is (-?\d+)")
@@ -68,36 +66,6 @@ class _Callbacks:
     on_assign: Told = None
     on_revoke: Told = None
     on_lost: Told = None
-
-
-class Gathering:
-    """One call for messages, carried out in passes."""
-
-    def __init__(self, reader: GroupReader, count: int, timeout_s: float) -> None:
-        self._reader = reader
-        self._count = count
-        self._deadline = float("inf") if timeout_s < 0 else time.monotonic() + timeout_s
-        self._has_tried = False
-
-    def step(self) -> list[Message] | None:
-        """One pass; the messages, once there are enough or the time is over."""
-        reader = self._reader
-        missing = self._count - reader.size
-        left_s = self._deadline - time.monotonic()
-        is_over = missing <= 0 or (left_s <= 0 and self._has_tried)
-        if is_over and not reader.is_client_waiting:
-            return reader.take(self._count)
-        self._has_tried = True
-        wait_s = 0.0 if is_over else min(_SLICE_S, max(left_s, 0.0))
-        try:
-            reader.fetch(missing, wait_s, self._count)
-        except EpochfenceError:
-            if not reader.size:
-                raise
-            return reader.take(self._count)  # the next call meets it again
-        if is_over or reader.size >= self._count or reader.is_held_up:
-            return reader.take(self._count)
-        return None
 
 
 class GroupReader:
@@ -192,10 +160,6 @@ class GroupReader:
         return {topic for topic, _ in self._partitions}
 
     # Handing over.
-
-    def gathering(self, count: int, timeout_s: float) -> Gathering:
-        """Begin to gather messages."""
-        return Gathering(self, count, timeout_s)
 
     @property
     def size(self) -> int:

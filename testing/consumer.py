@@ -8,6 +8,7 @@ from typing import Any, cast
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from epochfence.consumers.fenced_consumer import FencedConsumer
+from epochfence.consumers.gathering import Gathering
 from epochfence.consumers.rejections import OnRejected
 from epochfence.consumers.settings import Require
 from epochfence.epochs.errors import MisconfiguredError
@@ -79,7 +80,7 @@ class MemoryConsumer(FencedConsumer):
         with self._turns:
             for _ in range(_MOST_PASSES):
                 reader.look_soon()
-                messages = reader.gathering(count, 0.0).step()
+                messages = Gathering(reader, count, 0.0).step()
                 if messages is not None:
                     return messages
                 # After a topic was made anew, it is another one.
