@@ -3,8 +3,8 @@
 One pass (`fetch`, for which gathering.py calls) does, in this order: what an earlier
 pass could not finish; partitions that were assigned or moved (loading.py); a batch from
 the client; a look at topic ids where one is due; verdicts; the rows of the epochs that
-began, acknowledged; and only then the messages are in the outbox. An error on the way leaves
-everything where it was, and the next pass goes on there.
+began, acknowledged; and only then the messages are in the outbox. An error on the way
+leaves everything where it was, and the next pass goes on there.
 """
 
 from __future__ import annotations
