@@ -138,6 +138,7 @@ class GroupReader:
             is_dry_run=is_dry_run,
             timeout_s=timeout_s,
         )
+        self._has_positions = positions is not None
         self.is_closed = False
         self._callbacks: _Callbacks | None = None
         self._has_assigned = False
@@ -301,6 +302,8 @@ class GroupReader:
             asked = event.offset()
             if "truncat" in text:
                 self._go_back(partition, text)
+            elif self._has_positions and not self._is_below_start(partition):
+                self._stop_beyond_end(partition, text)
             elif asked is not None and asked != partition.read_to:
                 # Of a fetch before it was placed where it is: asked for once more.
                 self._place_anew(partition, partition.read_to)
@@ -320,6 +323,24 @@ class GroupReader:
                 self._place_anew(partition, target)
         self._pipeline.outside.clear()
 
+    def _is_below_start(self, partition: AssignedPartition) -> bool:
+        low, _ = self._loader.bounds(partition)
+        return partition.read_to < low
+
+    def _stop_beyond_end(self, partition: AssignedPartition, text: str) -> None:
+        """A sink that is ahead of its log: reading it again would repeat effects."""
+        self._looks.look([partition.topic])  # of another topic, all is read
+        self._drop([partition.place])
+        partition.phase = "stopped"
+        partition.problem = MisconfiguredError(
+            f"the sink's position of {partition.topic}[{partition.number}]",
+            partition.read_to,
+            f"it is no offset of the log ({text}): records that had their effect are "
+            f"gone, and others may stand in their places",
+            "See what the store holds; then set its stored next offset to where it has "
+            "to go on, or remove that row to have all of the log applied.",
+        )  # fmt: skip
+
     def _go_back(self, partition: AssignedPartition, text: str) -> None:
         """Go on where a log was cut, or where the application has come to below."""
         _log.warning("%s[%d] was truncated: %s", *partition.place, text)
@@ -327,7 +348,9 @@ class GroupReader:
         end = -1 if found is None else int(found[1])
         partition.truncate_to(max(end, 0))
         handed = partition.next_offset
-        if end < 0:
+        if end < 0 and self._has_positions:
+            self._stop_beyond_end(partition, text)
+        elif end < 0:
             self._place_anew(partition, OFFSET_BEGINNING)
         else:
             self._place_anew(partition, end if handed is None else min(end, handed))
@@ -543,8 +566,20 @@ class GroupReader:
         return found
 
     def state(self, tp: TopicPartition) -> SinkState | None:
-        """What a sink stores of all that was handed over of a partition."""
-        return self._known(tp).state
+        """What a sink stores of all that was handed over of a partition.
+
+        It is stored as a commit is: so the topic's id is read after the last record
+        was received. None, too, where it is another topic than before.
+        """
+        partition = self._known(tp)
+        if partition.has_moved:
+            topics = {partition.topic}
+            try:
+                if not self._looks.began_since(topics, self._pipeline.received_at):
+                    self._looks.look(topics)
+            except TopicMadeAnew as news:
+                self._made_anew |= news.topics
+        return None if partition.topic in self._made_anew else partition.state
 
     def seek(self, tp: TopicPartition) -> None:
         """Go on at another offset."""

@@ -150,6 +150,7 @@ class Loader:
             placed = self._place(fresh)
             self._table.refresh(self._timeout_s)
             rows = [row for p in fresh for row in self._table.starts(p.topic, p.number)]
+            rows += [start for p in fresh for start in p.stored_starts]
             self._view.refresh(rows)
             for one in placed:
                 self._load(one, partitions)
@@ -189,7 +190,7 @@ class Loader:
             committed = self._stored(going_on, self._positions)
         placed: list[_Placed] = []
         for partition in fresh:
-            low, high = self._bounds(partition)
+            low, high = self.bounds(partition)
             start = committed.get(partition) or self._start(partition, low, high)
             if start is None:
                 self.notices.append(_no_offset(partition))
@@ -234,7 +235,8 @@ class Loader:
         for partition in partitions:
             state = positions(partition.topic, partition.number)
             if state is not None:
-                found[partition] = resume_stored(state, partition.topic_id)
+                partition.stored_starts = state.starts
+                found[partition] = resume_stored(state.position, partition.topic_id)
         return found
 
     def _no_offsets(
@@ -246,7 +248,12 @@ class Loader:
             partition.number,
         )
 
-    def _bounds(self, partition: AssignedPartition) -> tuple[int, int]:
+    def bounds(self, partition: AssignedPartition) -> tuple[int, int]:
+        """The log's first offset, and the one behind its last.
+
+        Raises:
+            TopicUnavailable: Its leader does not answer.
+        """
         try:
             return self._client.raw.get_watermark_offsets(
                 partition.at(), timeout=self._timeout_s
@@ -291,7 +298,7 @@ class Loader:
     ) -> None:
         partition, offset = placed.partition, placed.offset
         known = dict.fromkeys(self._table.starts(partition.topic, partition.number))
-        known.update(dict.fromkeys(placed.start.starts))
+        known.update(dict.fromkeys(partition.stored_starts))
         if partition.fence is not None:
             known.update(dict.fromkeys(partition.fence.starts))
         fence = PartitionFence(

@@ -7,12 +7,12 @@ from typing import Literal
 
 from confluent_kafka import OFFSET_INVALID, TopicPartition
 
-from epochfence.epochs.errors import TableMissing
+from epochfence.epochs.errors import EpochfenceError
 from epochfence.epochs.fence import PartitionFence
 from epochfence.epochs.resuming import metadata_at, state_at
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.starts import CommitMetadata
-from epochfence.epochs.values import EpochStart, SinkState
+from epochfence.epochs.values import EpochStart, SinkPosition, SinkState
 
 #: `new`: its position is not fixed. `rebuilding`: what lies below is being read.
 #: `ready`: it delivers. `stopped`: the application has to seek first.
@@ -43,6 +43,7 @@ class AssignedPartition:
         is_paused: Whether the application has paused it.
         has_gap: Whether records between `complete_to` and the position were not
             there when they were looked for.
+        stored_starts: The epoch starts that a sink has stored.
         problem: What an operator has to see to before it can deliver.
     """
 
@@ -64,7 +65,10 @@ class AssignedPartition:
         self.committed_offset: int | None = None
         self.is_paused = False
         self.has_gap = False
-        self.problem: TableMissing | None = None
+        self.stored_starts: tuple[EpochStart, ...] = ()
+        self.problem: EpochfenceError | None = None
+        # What a sink stores at an offset, worked out once.
+        self._state: SinkState | None = None
         # Where each stretch of judged records of one leader epoch began.
         self._runs: list[tuple[int, int | None]] = []
 
@@ -160,7 +164,17 @@ class AssignedPartition:
             return None
         if self.phase != "ready" or offset > min(self.complete_to, self.read_to):
             return None
-        return state_at(self.fence, self.leader_epoch_below(offset), offset)
+        leader_epoch = self.leader_epoch_below(offset)
+        position = SinkPosition(self.topic_id, leader_epoch, offset)
+        if self._state is None or self._state.position != position:
+            self._state = state_at(self.fence, leader_epoch, offset)
+        return self._state
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether something was handed over or passed over since `state` was told."""
+        offset = self.next_offset
+        return self._state is None or self._state.position.next_offset != offset
 
     def metadata_at(self, offset: int) -> tuple[int | None, CommitMetadata]:
         """The leader epoch and metadata of a commit at an offset.

@@ -134,6 +134,11 @@ class Pipeline:
         """Whether nothing waits for more than to be handed over."""
         return not self._inbox and self._judged is None and not self.outside
 
+    @property
+    def received_at(self) -> float:
+        """When the client was called last, by `time.monotonic`."""
+        return self._received_at
+
     # Receiving.
 
     def receive(self, missing: int, wait_s: float, count: int) -> None:

@@ -8,14 +8,17 @@ instances that both believe to own a partition, the one that is behind changes n
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from confluent_kafka import Message
 
-from epochfence.epochs.errors import SinkFenced
+from epochfence.epochs.errors import MisconfiguredError, SinkFenced
 from epochfence.epochs.values import EpochStart, Position, SinkPosition, SinkState
+
+F = TypeVar("F")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,33 @@ def fenced(
     """The error of a sink that has stored another position than was expected."""
     nothing = (None, None, None)
     return SinkFenced(topic, partition, expected or nothing, found or nothing)
+
+
+def checked_apply(apply: F) -> F:
+    """Give a function that applies messages back if it does so when it is called.
+
+    Raises:
+        MisconfiguredError: It is none, or does nothing until it is awaited.
+    """
+    if not callable(apply):
+        raise MisconfiguredError(
+            "apply", apply, "it is neither a function nor an Upsert",
+            "Give a function of a cursor and messages, or Upsert(...).",
+        )  # fmt: skip
+    call = getattr(apply, "__call__", None)  # noqa: B004
+    for function in (apply, call):
+        if (
+            inspect.iscoroutinefunction(function)
+            or inspect.isgeneratorfunction(function)
+            or inspect.isasyncgenfunction(function)
+        ):
+            raise MisconfiguredError(
+                "apply", apply, "called, it does nothing yet: it is asynchronous, or a "
+                "generator",
+                "Give an ordinary function, which has applied the messages when it "
+                "returns.",
+            )  # fmt: skip
+    return apply
 
 
 def row_of_start(start: EpochStart) -> tuple[Any, ...]:

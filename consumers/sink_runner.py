@@ -40,6 +40,7 @@ from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.stamps import StampReader
 from epochfence.epochs.values import (
     EpochStart,
+    Position,
     SinkPosition,
     SinkState,
     check_timeout,
@@ -72,7 +73,7 @@ class SinkProgress:
 
     Attributes:
         messages: How many messages were applied since it was made.
-        batches: In how many transactions.
+        transactions: In how many transactions.
         counts: How many records had each verdict: see `FencedConsumer.counts`.
         positions: How far the sink has come on each assigned partition.
         rebuilding: Partitions that are being read for the epochs that began there:
@@ -80,7 +81,7 @@ class SinkProgress:
     """
 
     messages: int
-    batches: int
+    transactions: int
     counts: Mapping[str, int]
     positions: Mapping[Place, SinkPosition]
     rebuilding: Mapping[Place, tuple[int, int, int]]
@@ -142,10 +143,10 @@ class SinkRunner:
         if not isinstance(sink, Sink):
             raise MisconfiguredError(
                 "sink", sink, "it has no load and write",
-                "Give a sink, such as SqliteSink, or your own (see consumers/sink.py).",
+                "Give a sink, such as SqliteSink, or your own (help(epochfence.Sink)).",
             )  # fmt: skip
         self._batch_size = _checked_size(batch_size)
-        self._batch_wait_s = _checked("batch_wait_s", batch_wait_s, 0, 3600)
+        self._batch_wait_s = _checked("batch_wait_s", batch_wait_s, 0.001, 3600)
         self._commit_interval_s = _checked(
             "commit_interval_s", commit_interval_s, 0, 3600
         )
@@ -165,13 +166,19 @@ class SinkRunner:
             timeout_s=timeout_s,
             positions=self._load,
         )
+        # Messages that were taken over, and then their batches. A partition that is
+        # given up, or placed anew, takes what is in hand of it along: its next reader
+        # begins where the sink stands.
+        self._gathered: dict[Place, list[Message]] = {}
+        self._in_hand: dict[Place, SinkBatch] = {}
         # What the sink has stored of each partition, as far as this instance knows.
         self._stored: dict[Place, SinkPosition | None] = {}
         self._starts: dict[Place, set[EpochStart]] = {}
         self._uncommitted: set[Place] = set()
         self._next_commit = time.monotonic() + commit_interval_s
-        self._stop = threading.Event()
-        self._messages = self._batches = 0
+        # No Event: a signal's handler that sets one can meet its lock.
+        self._is_stopping = False
+        self._messages = self._transactions = 0
 
     # The run.
 
@@ -185,7 +192,8 @@ class SinkRunner:
 
         Raises:
             SinkFenced: Another instance has taken a partition over, and this one is no
-                member of the group any more. Nothing was changed by it. Start again.
+                member of the group any more. Nothing was changed by it. Start again,
+                with another runner: each runs once.
             LedgerRegressed, TableMissing: An operator decides.
             LedgerClosed: The ledger was closed meanwhile.
             MisconfiguredError: A setting is wrong.
@@ -204,7 +212,7 @@ class SinkRunner:
 
     def _run(self) -> None:
         wait_s = _FIRST_WAIT_S
-        while not self._stop.is_set():
+        while not self._is_stopping:
             try:
                 self._pass()
                 wait_s = _FIRST_WAIT_S
@@ -221,7 +229,7 @@ class SinkRunner:
 
     def stop(self) -> None:
         """Have `run` return once what is being written is. Safe in any thread."""
-        self._stop.set()
+        self._is_stopping = True
 
     @property
     def progress(self) -> SinkProgress:
@@ -229,7 +237,7 @@ class SinkRunner:
         stored = dict(self._stored)
         return SinkProgress(
             self._messages,
-            self._batches,
+            self._transactions,
             self._consumer.counts,
             {place: at for place, at in stored.items() if at is not None},
             self._consumer.progress,
@@ -237,34 +245,48 @@ class SinkRunner:
 
     def _pass(self) -> None:
         """One batch: gathered, written, committed in time."""
-        messages = self._consumer.consume(self._batch_size, self._batch_wait_s)
-        batches = self._batches_of(messages)
-        if batches:
-            self._write(batches)
+        if not self._gathered:  # else an error came between, and they wait
+            self._gather()
+        self._in_hand = self._batches()
+        self._gathered = {}
+        self._write()
         if time.monotonic() >= self._next_commit:
             self._commit(asynchronous=True)
 
-    def _batches_of(self, messages: Sequence[Message]) -> dict[Place, SinkBatch]:
-        by_place: dict[Place, list[Message]] = {}
-        for message in messages:
-            error = message.error()
-            if error is None:
-                by_place.setdefault(place_of(message), []).append(message)
-            elif error.fatal():
-                raise KafkaException(error)
-            elif error.code() != KafkaError._PARTITION_EOF:
-                _log.warning("%s[%s]: %s", *place_of(message), error.str())
+    def _gather(self) -> None:
+        """Take messages over: a batch of them, or what came in time."""
+        until = time.monotonic() + self._batch_wait_s
+        missing = self._batch_size
+        while missing and not self._is_stopping:
+            left_s = max(until - time.monotonic(), 0)
+            messages = self._consumer.consume(missing, min(left_s, _SERVE_S))
+            missing -= len(messages)
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    self._gathered.setdefault(place_of(message), []).append(message)
+                elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    raise KafkaException(error)
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    _log.warning("%s[%s]: %s", *place_of(message), error.str())
+            if left_s <= _SERVE_S:
+                return
+
+    def _batches(self) -> dict[Place, SinkBatch]:
         found: dict[Place, SinkBatch] = {}
         for place, expected in list(self._stored.items()):
             state = self._consumer.sink_state(TopicPartition(*place))
+            messages = self._gathered.get(place, ())
             # Positions without messages count too: rejected records need not be read
             # again.
             if state is None or state.position == expected:
                 continue
+            if not messages and expected and _is_back(expected, state.position):
+                # A log that was cut. Stored, it would let in who slept meanwhile and
+                # expects this very position: the next records have a new leader epoch.
+                continue
             new = [start for start in state.starts if start not in self._starts[place]]
-            found[place] = SinkBatch(
-                *place, by_place.get(place, ()), expected, state.position, new
-            )
+            found[place] = SinkBatch(*place, messages, expected, state.position, new)
         return found
 
     # The sink.
@@ -273,51 +295,52 @@ class SinkRunner:
         """Where a partition goes on: asked by the consumer whenever it is placed."""
         state = self._sink.load(topic, partition)
         place = (topic, partition)
+        self._let_go(place)
         self._stored[place] = None if state is None else state.position
         self._starts[place] = set() if state is None else set(state.starts)
         return state
 
-    def _write(self, batches: dict[Place, SinkBatch]) -> None:
-        """Write batches; none of them is left out but those of others' partitions."""
+    def _write(self) -> None:
+        """Write what is in hand, but for what is not this member's any more."""
         wait_s = _FIRST_WAIT_S
         is_known = True
-        while batches and not (self._stop.is_set() and not is_known):
+        while self._in_hand and not (self._is_stopping and not is_known):
             try:
                 if not is_known:
-                    self._compare(batches)
+                    self._compare()
                     is_known = True
+                batches = [batch for _, batch in sorted(self._in_hand.items())]
                 if batches:
-                    self._sink.write([batches[place] for place in sorted(batches)])
+                    self._sink.write(batches)
                     self._done(batches)
-                return
             except SinkFenced as error:
-                batches.pop((error.topic, error.partition), None)
+                if self._in_hand.pop((error.topic, error.partition), None) is None:
+                    raise  # of nothing that was written
                 self._reload(error)
             except SinkUnavailable as error:
                 is_known = False
                 wait_s = self._wait_after(error, wait_s)
-                for place in [p for p in batches if p not in self._stored]:
-                    del batches[place]  # it was given up meanwhile
 
-    def _compare(self, batches: dict[Place, SinkBatch]) -> None:
+    def _compare(self) -> None:
         """See what became of a transaction whose outcome is not known.
 
         Raises:
             SinkUnavailable: The store still does not answer.
             SinkFenced: Another instance has written.
         """
-        for place, batch in list(batches.items()):
+        for place, batch in list(self._in_hand.items()):
             state = self._sink.load(*place)
             found = None if state is None else state.position
             if found == batch.position:
-                del batches[place]
-                self._done({place: batch})
+                self._done([batch])
             elif found != batch.expected:
                 raise fenced(*place, batch.expected, found)
 
-    def _done(self, batches: Mapping[Place, SinkBatch]) -> None:
-        self._batches += 1
-        for place, batch in batches.items():
+    def _done(self, batches: Sequence[SinkBatch]) -> None:
+        self._transactions += 1
+        for batch in batches:
+            place = batch.place
+            self._in_hand.pop(place, None)
             self._messages += len(batch.messages)
             self._uncommitted.add(place)
             self._stored[place] = batch.position
@@ -334,7 +357,8 @@ class SinkRunner:
             return  # given up meanwhile
         _log.warning("%s", error)
         self._see_membership(error)
-        self._consumer.seek(TopicPartition(*place, OFFSET_STORED))
+        if place in self._stored:
+            self._consumer.seek(TopicPartition(*place, OFFSET_STORED))
 
     def _see_membership(self, error: SinkFenced) -> None:
         """Ask the group, by a commit, whether this member still has a partition."""
@@ -343,7 +367,7 @@ class SinkRunner:
             return  # somebody has emptied the store: no sign of another member
         tp = TopicPartition(error.topic, error.partition, offset)
         until = time.monotonic() + self._timeout_s
-        while time.monotonic() < until and not self._stop.is_set():
+        while time.monotonic() < until and not self._is_stopping:
             try:
                 self._consumer.commit(offsets=[tp], asynchronous=False)
                 return
@@ -354,16 +378,16 @@ class SinkRunner:
                 return  # it does not tell whose it is; the next pass meets it again
             self._wait(_SERVE_S)  # a rebalance goes on
             if (error.topic, error.partition) not in self._stored:
-                raise error
+                return  # given up in order
 
     def _wait(self, wait_s: float) -> None:
         """Wait, and stay a member of the group meanwhile."""
         until = time.monotonic() + wait_s * random.uniform(0.75, 1.25)
-        while not self._stop.is_set():
+        while not self._is_stopping:
             left_s = until - time.monotonic()
             if left_s <= 0:
                 return
-            self._stop.wait(min(left_s, _SERVE_S))
+            time.sleep(min(left_s, _SERVE_S))
             # Hands nothing over: only callbacks run.
             with suppress(*_PASSING):
                 self._consumer.consume(0, 0)
@@ -380,9 +404,15 @@ class SinkRunner:
 
     def _give_up(self, places: Sequence[Place]) -> None:
         for place in places:
+            self._let_go(place)
             self._stored.pop(place, None)
             self._starts.pop(place, None)
             self._uncommitted.discard(place)
+
+    def _let_go(self, place: Place) -> None:
+        """Drop what is in hand of a partition: it is read again, here or elsewhere."""
+        self._gathered.pop(place, None)
+        self._in_hand.pop(place, None)
 
     def _commit(
         self, places: Sequence[Place] | None = None, *, asynchronous: bool
@@ -391,25 +421,34 @@ class SinkRunner:
         if places is None:
             self._next_commit = time.monotonic() + self._commit_interval_s
             places = list(self._uncommitted)
-        offsets = [
-            TopicPartition(*place, stored.next_offset)
-            for place in places
-            if place in self._uncommitted
-            and (stored := self._stored.get(place)) is not None
-        ]
-        if not offsets:
-            return
-        self._uncommitted.difference_update(places)
-        try:
-            self._consumer.commit(offsets=offsets, asynchronous=asynchronous)
-        except (KafkaException, TopicUnavailable) as error:
-            _log.warning("offsets were not committed, which harms nobody: %s", error)
+        offsets: dict[str, list[TopicPartition]] = {}
+        for place in places:
+            stored = self._stored.get(place)
+            if place in self._uncommitted and stored is not None:
+                tp = TopicPartition(*place, stored.next_offset)
+                offsets.setdefault(tp.topic, []).append(tp)
+        # Topic by topic: one that is gone must not keep the others from theirs.
+        for of_topic in offsets.values():
+            try:
+                self._consumer.commit(offsets=of_topic, asynchronous=asynchronous)
+            except (KafkaException, TopicUnavailable) as error:
+                _log.warning("offsets were not committed: monitors lag. %s", error)
+            else:
+                self._uncommitted -= {(tp.topic, tp.partition) for tp in of_topic}
 
     # The end.
 
     def close(self) -> None:
-        """Leave the group, where it was never run."""
+        """Give the client back, where `run` was never called."""
         self._consumer.close()
+
+
+def _is_back(expected: SinkPosition, position: SinkPosition) -> bool:
+    """Whether a position lies before another of the same life of the topic."""
+    if position.topic_id != expected.topic_id:
+        return False
+    here = Position(position.leader_epoch, position.next_offset)
+    return here.is_at_or_before(Position(expected.leader_epoch, expected.next_offset))
 
 
 def _checked(name: str, given: float, lowest: float, highest: float) -> float:
@@ -452,13 +491,21 @@ def _stopped_by_signals(runner: SinkRunner) -> Generator[None, None, None]:
         yield
         return
 
+    names = (signal.SIGINT, signal.SIGTERM)
+    # Of a handler that is not Python's, nothing is known.
+    before = {name: signal.getsignal(name) or signal.SIG_DFL for name in names}
+
+    def restore() -> None:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
     def stop(number: int, _: FrameType | None) -> None:
         runner.stop()
+        restore()  # a second one ends what does not end by itself
 
-    names = (signal.SIGINT, signal.SIGTERM)
-    before = {name: signal.signal(name, stop) for name in names}
+    for name in names:
+        signal.signal(name, stop)
     try:
         yield
     finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
+        restore()

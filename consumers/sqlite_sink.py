@@ -12,7 +12,12 @@ from types import TracebackType
 
 from confluent_kafka import Message
 
-from epochfence.consumers.sink import SinkBatch, row_of_start, start_of_row
+from epochfence.consumers.sink import (
+    SinkBatch,
+    checked_apply,
+    row_of_start,
+    start_of_row,
+)
 from epochfence.consumers.upsert import (
     Upsert,
     delete_statement,
@@ -107,15 +112,11 @@ class SqliteSink:
         self._apply: Apply
         if isinstance(apply, Upsert):
             self._apply = partial(_upsert, apply)
-        elif callable(apply):
-            self._apply = apply
         else:
-            raise MisconfiguredError(
-                "apply", apply, "it is neither a function nor an Upsert",
-                "Give a function of a cursor and messages, or Upsert(...).",
-            )  # fmt: skip
+            self._apply = checked_apply(apply)
         check_timeout(timeout_s)
         self._path = fspath(path)
+        self._is_applying = False
         self._lock = threading.Lock()
         try:
             self._database = sqlite3.connect(
@@ -136,7 +137,7 @@ class SqliteSink:
         try:
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
-            with self._transaction() as cursor:
+            with self._transaction("BEGIN IMMEDIATE") as cursor:
                 for statement in _SCHEMA.split(";"):
                     cursor.execute(statement)
                 found = cursor.execute("SELECT version FROM epochfence_schema")
@@ -164,21 +165,19 @@ class SqliteSink:
         return SinkUnavailable(self._path, str(error))
 
     @contextmanager
-    def _transaction(self) -> Generator[sqlite3.Cursor, None, None]:
-        """One transaction that no other writer can come between."""
-        cursor = self._database.cursor()
-        # At once: what is compared must not change before it is written.
-        cursor.execute("BEGIN IMMEDIATE")
+    def _transaction(self, begin: str) -> Generator[sqlite3.Cursor, None, None]:
+        """One transaction, in which nothing of what a function did to us is left."""
+        self._database.row_factory = None
+        self._database.text_factory = str
+        self._database.execute(begin)
         try:
-            yield cursor
-            cursor.execute("COMMIT")
+            yield self._database.cursor()
+            self._database.execute("COMMIT")
         except BaseException:
             # A failed COMMIT may leave the transaction open, or have ended it.
             with suppress(sqlite3.Error):
-                cursor.execute("ROLLBACK")
+                self._database.execute("ROLLBACK")
             raise
-        finally:
-            cursor.close()
 
     def load(self, topic: str, partition: int) -> SinkState | None:
         """What was stored last of a partition, None for nothing yet.
@@ -188,8 +187,9 @@ class SqliteSink:
         """
         with self._lock:
             try:
-                # One reading of both: a statement alone sees no other's half.
-                with self._transaction() as cursor:
+                # Both as of one moment. No writer is waited for: who is stopped in the
+                # middle of a transaction must not keep others from beginning.
+                with self._transaction("BEGIN") as cursor:
                     return _state(cursor, topic, partition)
             except sqlite3.OperationalError as error:
                 raise self._unavailable(error) from error
@@ -205,31 +205,56 @@ class SqliteSink:
                 changed.
         """
         with self._lock:
-            is_applying = False
+            self._is_applying = False
             try:
-                with self._transaction() as cursor:
+                # At once: what is compared must not change before it is written.
+                with self._transaction("BEGIN IMMEDIATE") as cursor:
                     for batch in batches:
                         batch.check(_position(cursor, *batch.place))
-                    is_applying = True
-                    for batch in batches:
-                        if batch.messages:
-                            self._apply(cursor, batch.messages)
-                    is_applying = False
-                    self._check_goes_on()
+                    with self._kept_open():
+                        for batch in batches:
+                            if batch.messages:
+                                cursor_of_its_own = self._database.cursor()
+                                self._apply(cursor_of_its_own, batch.messages)
                     for batch in batches:
                         _store(cursor, batch)
             except sqlite3.OperationalError as error:
-                if is_applying and not _is_about_the_file(error):
+                if self._is_applying and str(error) not in _OF_THE_FILE:
                     raise  # a statement of the user's is wrong
                 raise self._unavailable(error) from error
 
-    def _check_goes_on(self) -> None:
-        if not self._database.in_transaction:
-            raise MisconfiguredError(
-                "apply", ..., "it has ended the transaction: its changes stand "
-                "without the position, and would come again",
-                "Have it neither commit nor roll back.",
-            )  # fmt: skip
+    @contextmanager
+    def _kept_open(self) -> Generator[None, None, None]:
+        """Let the application's function do anything but end the transaction.
+
+        What it would commit stands without the position, and would come again.
+
+        Raises:
+            MisconfiguredError: It tried to. Nothing has changed.
+        """
+        has_tried = False
+
+        def authorized(action: int, *_: object) -> int:
+            nonlocal has_tried
+            if action == sqlite3.SQLITE_TRANSACTION:
+                has_tried = True
+                return sqlite3.SQLITE_DENY
+            return sqlite3.SQLITE_OK
+
+        self._is_applying = True
+        self._database.set_authorizer(authorized)
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if not has_tried:
+                raise
+            raise _ends_transaction() from error
+        finally:
+            # None would lift it, but only from Python 3.11 on.
+            self._database.set_authorizer(_allowed)
+        self._is_applying = False
+        if not self._database.in_transaction:  # INSERT OR ROLLBACK
+            raise _ends_transaction()
 
     def close(self) -> None:
         """Close the file. May be called again."""
@@ -248,20 +273,26 @@ class SqliteSink:
         self.close()
 
 
-#: What an application's wrong statement is not.
+#: What is no fault of an application's statement; these texts are SQLite's own.
 _OF_THE_FILE = {
-    "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_FULL",
-    "SQLITE_CANTOPEN", "SQLITE_PROTOCOL", "SQLITE_NOMEM",
-}  # fmt: skip
+    "database is locked",
+    "attempt to write a readonly database",
+    "disk I/O error",
+    "database or disk is full",
+    "locking protocol",
+}
 
-_OF_THE_FILE_TEXTS = ("locked", "readonly", "read-only", "disk", "unable to open")
+
+def _allowed(*_: object) -> int:
+    return sqlite3.SQLITE_OK
 
 
-def _is_about_the_file(error: sqlite3.OperationalError) -> bool:
-    name = getattr(error, "sqlite_errorname", None)  # from Python 3.11 on
-    if name is None:
-        return any(text in str(error) for text in _OF_THE_FILE_TEXTS)
-    return any(str(name).startswith(kind) for kind in _OF_THE_FILE)
+def _ends_transaction() -> MisconfiguredError:
+    return MisconfiguredError(
+        "apply", ..., "it ends the transaction, which holds the position as well",
+        "Have it neither commit nor roll back: no commit(), executescript(), "
+        "'with connection' or INSERT OR ROLLBACK.",
+    )  # fmt: skip
 
 
 def _position(
@@ -292,9 +323,9 @@ def _upsert(
     if changes.deleted:
         delete = delete_statement(upsert.table, changes.key, "?")
         cursor.executemany(delete, changes.deleted)
-    for others, rows in changes.upserts.items():
-        values = ", ".join("?" * len(rows[0]))
-        source = f"VALUES ({values})"
-        cursor.executemany(
-            upsert_statement(upsert.table, changes.key, others, source), rows
+    if changes.upserts:
+        values = ", ".join("?" * len(changes.upserts[0]))
+        upserts = upsert_statement(
+            upsert.table, changes.key, changes.others, f"VALUES ({values})"
         )
+        cursor.executemany(upserts, changes.upserts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import Message
 
@@ -24,7 +24,8 @@ class Upsert:
         table: The table, which exists; `schema.table` where that is meant.
         key: Gives the key's columns of a message, always the same ones; the table has
             a unique constraint on exactly these.
-        values: Gives the other columns of a message whose value is not null.
+        values: Gives the other columns of a message whose value is not null, always
+            the same ones as well.
 
     Raises:
         MisconfiguredError: An argument is of a wrong kind.
@@ -50,34 +51,30 @@ class Upsert:
         Raises:
             MisconfiguredError: `key` or `values` gives something else than columns.
         """
-        last: dict[tuple[Any, ...], Columns | None] = {}
+        last: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}
+        # A row whose key had a null value begins anew, also where another one follows.
+        deleted: dict[tuple[Any, ...], None] = {}
+        key_names: tuple[str, ...] | None = None
         names: tuple[str, ...] | None = None
         for message in messages:
-            key = _columns("key", self.key(message), message)
-            if names is None:
-                names = tuple(key)
-            if not key or set(key) != set(names):
-                raise MisconfiguredError(
-                    "key", dict(key), f"{_where(message)}: not the columns of the one "
-                    f"before it, {list(names)}",
-                    "Give the same columns, at least one, for every message.",
-                )  # fmt: skip
-            is_deleted = message.value() is None
-            # The last one's place, too: what it refers to may have come just before.
-            identity = tuple(key[name] for name in names)
-            last.pop(identity, None)
-            last[identity] = (
-                None
-                if is_deleted
-                else _columns("values", self.values(message), message)
-            )
-        deleted = [identity for identity, row in last.items() if row is None]
-        upserts: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
-        for identity, row in last.items():
-            if row is not None:
-                of_columns = upserts.setdefault(tuple(row), [])
-                of_columns.append((*identity, *row.values()))
-        return Changes(names or (), deleted, upserts)
+            key_names, key = _columns("key", self.key(message), message, key_names)
+            if None in key:
+                raise _refused("key", key, message, "a null is the key of no row")
+            try:
+                hash(key)
+            except TypeError as error:
+                raise _refused("key", key, message, str(error)) from error
+            last.pop(key, None)  # the last one's place, too
+            if message.value() is None:
+                last[key] = None
+                deleted[key] = None
+                continue
+            names, values = _columns("values", self.values(message), message, names)
+            if not set(names).isdisjoint(key_names):
+                raise _refused("values", names, message, "it has columns of the key")
+            last[key] = (*key, *values)
+        rows = [row for row in last.values() if row is not None]
+        return Changes(key_names or (), names or (), list(deleted), rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +83,47 @@ class Changes:
 
     Attributes:
         key: The key's columns.
-        deleted: The keys of rows to delete.
-        upserts: The rows to insert or overwrite, key first, by their other columns.
+        others: The other columns.
+        deleted: The keys of rows to delete, before any is inserted.
+        upserts: The rows to insert or overwrite, key first.
     """
 
     key: tuple[str, ...]
+    others: tuple[str, ...]
     deleted: list[tuple[Any, ...]]
-    upserts: dict[tuple[str, ...], list[tuple[Any, ...]]]
+    upserts: list[tuple[Any, ...]]
 
 
-def _columns(name: str, given: object, message: Message) -> Columns:
-    if isinstance(given, Mapping):
-        return given  # type: ignore[return-value, unused-ignore]
-    raise MisconfiguredError(
-        name, given, f"{_where(message)}: no columns",
+def _columns(
+    name: str, given: object, message: Message, before: tuple[str, ...] | None
+) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """Names and values of columns, in the order of the message before."""
+    if not isinstance(given, Mapping):
+        raise _refused(name, given, message, "no dict of columns and values")
+    columns = cast("Columns", given)
+    names = tuple(columns) if before is None else before
+    is_empty = name == "key" and not names
+    if is_empty or columns.keys() ^ set(names) or not all(map(_is_name, names)):
+        raise _refused(
+            name, given, message,
+            "every message has to give the same columns, a key at least one; those of "
+            f"the one before are {[] if before is None else list(before)}",
+        )  # fmt: skip
+    return names, tuple(columns[column] for column in names)
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name != ""
+
+
+def _refused(
+    name: str, given: object, message: Message, problem: str
+) -> MisconfiguredError:
+    where = f"{message.topic()}[{message.partition()}] offset {message.offset()}"
+    return MisconfiguredError(
+        name, given, f"{where}: {problem}",
         f"Have {name} give a dict of column names and values.",
     )  # fmt: skip
-
-
-def _where(message: Message) -> str:
-    return f"{message.topic()}[{message.partition()}] offset {message.offset()}"
 
 
 def quoted(name: str) -> str:

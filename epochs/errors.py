@@ -93,11 +93,13 @@ class SinkFenced(EpochfenceError):
     found: tuple[str | None, int | None, int | None]
 
     def __str__(self) -> str:
+        is_empty = self.found[2] is None
+        why = "it was emptied" if is_empty else "another instance has written"
         return (
             f"the sink's store of {self.topic}[{self.partition}] stands at (topic id, "
-            f"leader epoch, next offset) {self.found}, not at {self.expected}: another "
-            f"instance has written. Nothing was changed. Drop the batch; reload the "
-            f"position if the partition is still assigned, else stop."
+            f"leader epoch, next offset) {self.found}, not at {self.expected}: {why}. "
+            f"Nothing was changed. Drop the batch; reload the position if the "
+            f"partition is still assigned, else stop."
         )
 
 
@@ -114,8 +116,8 @@ class SinkUnavailable(EpochfenceError):
     def __str__(self) -> str:
         return (
             f"the sink's store {self.store} cannot be written to or read now: "
-            f"{self.reason}. Whether the last batch was stored is what its position "
-            f"tells; try again."
+            f"{self.reason}. Try again; if it was being written to, its position tells "
+            f"whether that was stored."
         )
 
 

@@ -22,31 +22,28 @@ class Resumption:
         leader_epoch: That of the last record below it, None: unknown.
         metadata: What must be known there; None: nobody says, so what lies below has
             to be read.
-        starts: Epoch starts that whoever says so knows.
     """
 
     offset: int | None
     leader_epoch: int | None = None
     metadata: CommitMetadata | None = None
-    starts: tuple[EpochStart, ...] = ()
 
 
-def resume_stored(state: SinkState, topic_id: str | None) -> Resumption:
+def resume_stored(position: SinkPosition, topic_id: str | None) -> Resumption:
     """Where to begin, after what a sink has stored.
 
-    Its epoch starts were stored with its position: below that, none is missing.
+    Epoch starts are stored with the position: below that, none is missing.
 
     Args:
-        state: What it has stored.
+        position: How far it has come.
         topic_id: The present life of the topic; None where there are no ids.
     """
-    stored_id, leader_epoch, offset = state.position
+    stored_id, leader_epoch, offset = position
     if stored_id == topic_id:
-        known = CommitMetadata(topic_id, starts=0)
-        return Resumption(offset, leader_epoch, known, state.starts)
+        return Resumption(offset, leader_epoch, CommitMetadata(topic_id, starts=0))
     if stored_id is not None and topic_id is not None:
-        return Resumption(None, starts=state.starts)
-    return Resumption(offset, leader_epoch, starts=state.starts)
+        return Resumption(None)
+    return Resumption(offset, leader_epoch)
 
 
 def resume(

@@ -9,7 +9,8 @@ code. `MemoryLog` holds the topics. All of them can be told to fail:
   `ledger.lose_grants()`;
 - `producer.hold()`, `producer.release()`, `producer.fail_deliveries()`;
 - `log.append(...)` (what anybody writes), `log.repeat(record)`, `log.truncate(...)`,
-  `log.change_leader(...)`, `log.recreate(topic)`, `log.fail(error)`;
+  `log.change_leader(...)`, `log.recreate(topic)`, `log.rebalance(group)`,
+  `log.fail(error)`;
 - `zombie(producer)`: what it held back arrives behind its successor.
 
 `epochfence.testing.plugin` has fixtures for pytest.
@@ -25,8 +26,8 @@ Simplifications, each of which a test on a real Kafka may turn up:
 - Messages arrive in the order in which they were handed over, one by one, in the very
   call; there is no queue that is ever full. Keys choose partitions as librdkafka does
   by default; messages without a key take them in turn.
-- One member a group: there are no rebalances; two consumers with one `group.id` both
-  get every partition, and share their commits.
+- One member a group: there are no rebalances but those that `rebalance` orders; two
+  consumers with one `group.id` both get every partition, and share their commits.
 - Topics have to be created; no partitions are added to them later.
 - No transactions, no isolation levels, no retention and no compaction: a log begins at
   offset 0 and has no gaps. A record's timestamp is the one that was given, or none.

@@ -8,7 +8,8 @@ import zlib
 from collections.abc import Iterable
 from copy import copy
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 from confluent_kafka import (
     TIMESTAMP_CREATE_TIME,
@@ -28,6 +29,16 @@ T = TypeVar("T")
 
 _clusters = count(1)
 _lives = count(1)
+
+
+class Member(Protocol):
+    """A client that is a member of a group."""
+
+    group: str
+
+    def rebalance(self) -> None:
+        """Have its partitions revoked and assigned when it is called next."""
+        ...
 
 
 class Faults:
@@ -112,6 +123,7 @@ class MemoryLog:
         self.faults = Faults()
         self._topics: dict[str, _Topic] = {}
         self._shared: dict[str, _Shared] = {}
+        self._members: WeakSet[Member] = WeakSet()
         self._committed: dict[tuple[str, str, int], TopicPartition] = {}
         self._round_robin = count()
 
@@ -163,6 +175,21 @@ class MemoryLog:
         a deposed leader: `TopicUnavailable("orders", "no broker answers")`.
         """
         self.faults.add(error, times)
+
+    # Groups.
+
+    def join(self, member: Member) -> None:
+        """Have a client told of rebalances."""
+        self._members.add(member)
+
+    def rebalance(self, group: str) -> None:
+        """Take all partitions from a group's members, and give them back.
+
+        As when another member comes and goes: it happens when they are called next.
+        """
+        for member in list(self._members):
+            if member.group == group:
+                member.rebalance()
 
     # Records.
 

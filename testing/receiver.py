@@ -54,7 +54,7 @@ class MemoryReceiver:
 
     def __init__(self, log: MemoryLog, config: Mapping[str, Any]) -> None:
         self._log = log
-        self._group = str(config["group.id"])
+        self.group = str(config["group.id"])
         tells_end = str(config.get("enable.partition.eof", False)).lower()
         self._tells_end = tells_end in ("true", "1")
         self._on_commit: Callable[..., object] | None = config.get("on_commit")
@@ -66,6 +66,7 @@ class MemoryReceiver:
         # What the client does when it is called next.
         self._due: deque[Callable[[], object]] = deque()
         self._is_closed = False
+        log.join(self)
 
     @property
     def is_at_rest(self) -> bool:
@@ -104,6 +105,12 @@ class MemoryReceiver:
         else:
             self._on_assign(self, places)
 
+    def rebalance(self) -> None:
+        """Have its partitions revoked and assigned when it is called next."""
+        if self._topics and not self._is_closed:
+            self._due.append(self._revoke)
+            self._due.append(lambda: self._assign_all(self._on_revoke))
+
     def unsubscribe(self) -> None:
         """Leave: the partitions are revoked when the client is called next."""
         self._topics = []
@@ -125,7 +132,7 @@ class MemoryReceiver:
 
     def memberid(self) -> str:
         """This member's id."""
-        return f"{self._group}-in-memory"
+        return f"{self.group}-in-memory"
 
     # Partitions.
 
@@ -273,8 +280,7 @@ class MemoryReceiver:
     ) -> list[TopicPartition]:
         """What the group has committed."""
         return [
-            self._log.committed(self._group, tp.topic, tp.partition)
-            for tp in partitions
+            self._log.committed(self.group, tp.topic, tp.partition) for tp in partitions
         ]
 
     def commit(
@@ -282,7 +288,7 @@ class MemoryReceiver:
     ) -> list[TopicPartition] | None:
         """Commit; the answer of an asynchronous commit comes with the next call."""
         for tp in offsets:
-            self._log.commit(self._group, tp)
+            self._log.commit(self.group, tp)
         if not asynchronous:
             return offsets
         if self._on_commit is not None:

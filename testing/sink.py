@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from confluent_kafka import Message
@@ -26,6 +27,7 @@ class MemorySink:
         self._states: dict[Place, SinkState] = {}
         self._faults = Faults()
         self._losses = 0
+        self._lock = threading.Lock()
         #: How many calls have failed.
         self.failures = 0
 
@@ -66,6 +68,14 @@ class MemorySink:
     def write(self, batches: Sequence[SinkBatch]) -> None:
         """Apply batches, all of them or none."""
         self._meet_fault()
+        with self._lock:
+            self._apply(batches)
+        if self._losses:
+            self._losses -= 1
+            self.failures += 1
+            raise self._unavailable()
+
+    def _apply(self, batches: Sequence[SinkBatch]) -> None:
         for batch in batches:
             state = self._states.get(batch.place)
             batch.check(None if state is None else state.position)
@@ -75,10 +85,6 @@ class MemorySink:
             known = () if state is None else state.starts
             starts = tuple(dict.fromkeys((*known, *batch.new_starts)))
             self._states[batch.place] = SinkState(batch.position, starts)
-        if self._losses:
-            self._losses -= 1
-            self.failures += 1
-            raise self._unavailable()
 
     def _meet_fault(self) -> None:
         try:

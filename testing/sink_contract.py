@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -15,6 +16,8 @@ from epochfence.epochs.values import EpochStart, Position, SinkPosition, SinkSta
 _LIFE = "KTgZ3vR0Q0-1_abcdefghi"
 _GRANT_ID = "9f3a1c22d4e5b6a7"
 _TOPIC = "orders"
+_ROUNDS = 20
+_WAIT_S = 30
 
 
 class SinkContract(ABC):
@@ -130,6 +133,51 @@ class SinkContract(ABC):
         self.open().write([_batch([b"a"], unknown, _at(2**62 + 1), [])])
         assert self.open().load(_TOPIC, 0) == SinkState(_at(2**62 + 1))
 
+    def test_partitions_are_apart(self) -> None:
+        begun = [_began(1, 0), _began(1, 0, partition=1), _began(2, 5, partition=1)]
+        self.open().write(
+            [
+                _batch([], None, _at(1), begun[:1], partition=0),
+                _batch([], None, _at(7), begun[1:], partition=1),
+            ]
+        )
+        sink = self.open()
+        assert sink.load(_TOPIC, 0) == SinkState(_at(1), (begun[0],))
+        other = sink.load(_TOPIC, 1)
+        assert other is not None
+        assert (other.position, set(other.starts)) == (_at(7), set(begun[1:]))
+
+    def test_of_two_instances_at_once_one_wins(self) -> None:
+        """What is compared is locked until the transaction ends."""
+        sinks = [self.open(), self.open()]
+        for round_number in range(_ROUNDS):
+            before = _at(round_number) if round_number else None
+            barrier = threading.Barrier(len(sinks))
+            won: list[int] = []
+
+            def write(
+                number: int,
+                before: SinkPosition | None = before,
+                after: SinkPosition = _at(round_number + 1),  # noqa: B008
+                barrier: threading.Barrier = barrier,
+                won: list[int] = won,
+            ) -> None:
+                batch = _batch([b"%d" % number], before, after, [])
+                barrier.wait(_WAIT_S)
+                try:
+                    sinks[number].write([batch])
+                except SinkFenced:
+                    return
+                won.append(number)
+
+            threads = [threading.Thread(target=write, args=(n,)) for n in (0, 1)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(_WAIT_S)
+            assert len(won) == 1, f"of round {round_number}: {won}"
+        assert len(self.applied()) == _ROUNDS
+
     def test_topics_are_apart(self) -> None:
         sink = self.open()
         sink.write([_batch([b"a"], None, _at(1), [])])
@@ -145,8 +193,9 @@ def _at(next_offset: int) -> SinkPosition:
     return SinkPosition(_LIFE, 3, next_offset)
 
 
-def _began(epoch: int, offset: int) -> EpochStart:
-    return EpochStart(_TOPIC, _LIFE, 0, "w", epoch, _GRANT_ID, Position(3, offset))
+def _began(epoch: int, offset: int, partition: int = 0) -> EpochStart:
+    at = Position(3, offset)
+    return EpochStart(_TOPIC, _LIFE, partition, "w", epoch, _GRANT_ID, at)
 
 
 def _batch(

@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from epochfence import Ledger
+from epochfence import Ledger, SinkRunner
+from epochfence.testing import MemorySink
 from support.brokers import KafkaBroker
 from support.ledgers import LedgerTopics
+from support.producing import make_anew
+from support.running import running
 from support.sink_instance import SINK_FENCED, STEPS
 from support.sink_play import play
 from support.sink_world import PARTITIONS, SinkWorld, end_in_order
+from support.stream import Stream, stamp
 from support.waiting import wait_until
 
 NewWorld = Callable[[], SinkWorld]
@@ -79,6 +83,44 @@ def test_an_instance_that_slept_changes_nothing(new_world: NewWorld, step: str) 
     world.wait_for_end()
     end_in_order([other])
     world.check()
+
+
+def test_a_topic_that_is_made_anew_and_has_grown(
+    kafka: KafkaBroker, ledger: Ledger, topic: str
+) -> None:
+    """The client goes on at the old offset: nothing of that is stored."""
+    leader = ledger.claim("w", holder="pod")
+    sink = MemorySink()
+    runner = SinkRunner(
+        {**kafka.config, "group.id": topic, "fetch.wait.max.ms": 20},
+        ledger,
+        sink,
+        require={topic: ["w"]},
+        batch_wait_s=0.02,
+    )
+    expected: list[bytes] = []
+    with running(runner, topic):
+        for life in range(3):
+            if life:
+                make_anew(kafka, topic)
+            stream = Stream(kafka, topic)
+            written = [b"%d-" % life + v for v in stream.write(stamp(leader), 5)]
+            written += [
+                b"%d-" % life + v for v in stream.write(stamp(leader), 40 * life)
+            ]
+            expected += written
+            wait_for(sink, topic, len(written))
+    applied = sink.messages(topic)
+    values = [message.value() for message in applied]
+    assert values == [value.partition(b"-")[2] for value in expected]
+
+
+def wait_for(sink: MemorySink, topic: str, offset: int) -> None:
+    def is_there() -> bool:
+        state = sink.state(topic)
+        return state is not None and state.position.next_offset == offset
+
+    wait_until(is_there, 60, f"the sink is at {offset}")
 
 
 def is_stopped(process_id: int) -> bool:

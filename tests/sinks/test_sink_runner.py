@@ -9,13 +9,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from epochfence import (
+    EpochStart,
     LedgerClosed,
+    LedgerRegressed,
     LedgerUnavailable,
     MisconfiguredError,
+    Position,
     SinkBatch,
+    SinkFenced,
+    SinkPosition,
     SinkRunner,
 )
 from epochfence.testing import (
@@ -182,6 +187,112 @@ def test_two_instances_on_one_store_apply_everything_once(
             write(producer, name)
         wait_for(sink, 201)
     assert sink.values("orders") == [name.encode() for name in names]
+
+
+def test_a_partition_that_comes_back_in_the_middle_of_a_write(
+    producer: MemoryProducer,
+    memory_log: MemoryLog,
+    sink: MemorySink,
+    new_runner: NewRunner,
+) -> None:
+    """Its batch is read again: the one in hand must not be written as well."""
+    write(producer, "a", "b", "c")
+    write(producer, "x", partition=1)
+    runner = new_runner(longest_wait_s=1.5)
+    with running(runner, "orders"):
+        wait_for(sink, 4)
+        wait_for(sink, 2, partition=1)
+        sink.fail(times=5)
+        write(producer, "d", "e")
+        wait_until(lambda: sink.failures > 1, 30, "the store does not answer")
+        memory_log.rebalance("g")
+        write(producer, "f")
+        wait_for(sink, 7)
+        write(producer, "g")
+        wait_for(sink, 8)
+    assert sink.values("orders") == [b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
+    assert sink.values("orders", 1) == [b"x"]
+
+
+def test_a_sink_that_knows_more_than_the_ledger(
+    producer: MemoryProducer,
+    memory_log: MemoryLog,
+    memory_ledger: MemoryLedger,
+    sink: MemorySink,
+    new_runner: NewRunner,
+) -> None:
+    """A ledger that was lost, with its table: nothing is rejected in silence."""
+    memory_ledger.depose(producer.leaderships[0])
+    start = EpochStart("orders", None, 0, "w", 9, "0" * 16, Position(0, 0))
+    stored = SinkPosition(memory_log.topic_id("orders"), None, 0)
+    sink.write([SinkBatch("orders", 0, [], None, stored, [start])])
+    with pytest.raises(LedgerRegressed) as regressed:
+        new_runner().run(["orders"])
+    assert (regressed.value.ledger_epoch, regressed.value.seen_epoch) == (2, 9)
+
+
+def test_a_log_that_was_cut_moves_no_position_back(
+    producer: MemoryProducer,
+    memory_log: MemoryLog,
+    sink: MemorySink,
+    new_runner: NewRunner,
+) -> None:
+    """Else who slept, and expects that very position, writes once more."""
+    write(producer, "a", "b", "c")
+    runner = new_runner()
+    with running(runner, "orders"):
+        wait_for(sink, 4)
+        memory_log.truncate("orders", 0, 1)
+        wait_until(lambda: runner.progress.counts["ok"] == 3, 30, "as before")
+        write(producer, "x", partition=1)
+        wait_for(sink, 2, partition=1)
+        assert next_offset(sink) == 4
+        write(producer, "d")
+        wait_for(sink, 2)
+    assert sink.values("orders") == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_sink_ahead_of_its_log_is_not_applied_to_again(
+    producer: MemoryProducer,
+    memory_log: MemoryLog,
+    sink: MemorySink,
+    new_runner: NewRunner,
+) -> None:
+    write(producer, "a")
+    life = memory_log.topic_id("orders")
+    stored = SinkPosition(life, None, 9)
+    sink.write([SinkBatch("orders", 0, [], None, stored, [])])
+    with pytest.raises(MisconfiguredError, match="no offset of the log"):
+        new_runner().run(["orders"])
+    assert sink.values("orders") == []
+
+
+def test_a_sink_that_accuses_what_was_not_written(
+    producer: MemoryProducer, new_runner: NewRunner
+) -> None:
+    class Misspelling(MemorySink):
+        def write(self, batches: Sequence[SinkBatch]) -> None:
+            raise SinkFenced("Orders", 0, (None, None, None), (None, None, 7))
+
+    write(producer, "a")
+    with pytest.raises(SinkFenced, match="Orders"):
+        new_runner(sink=Misspelling()).run(["orders"])
+
+
+def test_where_nothing_says_where_to_begin_the_run_ends(
+    producer: MemoryProducer, new_runner: NewRunner
+) -> None:
+    with pytest.raises(KafkaException, match="offset"):
+        new_runner(config={"auto.offset.reset": "error"}).run(["orders"])
+
+
+def test_a_long_batch_is_cut_short_by_the_end(
+    producer: MemoryProducer, sink: MemorySink, new_runner: NewRunner
+) -> None:
+    write(producer, "a")
+    with running(new_runner(batch_wait_s=3600), "orders") as run:
+        wait_until(lambda: run.runner.progress.rebuilding == {}, 30, "it is at work")
+    assert sink.values("orders") in ([], [b"a"])
 
 
 def test_what_the_sink_raises_ends_the_run(

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from epochfence import (
     MisconfiguredError,
     SinkBatch,
     SinkPosition,
+    SinkState,
     SinkUnavailable,
     SqliteSink,
     Upsert,
@@ -84,15 +85,88 @@ def test_a_wrong_statement_of_the_function_is_told_as_it_is(path: Path) -> None:
         assert sink.load("orders", 0) is None
 
 
-def test_a_function_that_ends_the_transaction_is_told_so(path: Path) -> None:
-    def commits(cursor: sqlite3.Cursor, messages: Sequence[Message]) -> None:
+@pytest.mark.parametrize(
+    "ending",
+    ["commit", "rollback", "script", "COMMIT", "ROLLBACK", "with", "INSERT"],
+)
+def test_a_function_that_ends_the_transaction_changes_nothing(
+    path: Path, ending: str
+) -> None:
+    def apply(cursor: sqlite3.Cursor, messages: Sequence[Message]) -> None:
         apply_sqlite(cursor, messages)
-        cursor.connection.commit()
+        connection = cursor.connection
+        if ending == "commit":
+            connection.commit()
+        elif ending == "rollback":
+            connection.rollback()
+        elif ending == "script":
+            cursor.executescript("SELECT 1")
+        elif ending == "with":
+            with connection:
+                pass
+        elif ending == "INSERT":
+            with suppress(sqlite3.IntegrityError):
+                insert = "INSERT OR ROLLBACK INTO applied SELECT * FROM applied"
+                cursor.execute(insert)
+        else:
+            cursor.execute(ending)
 
-    with SqliteSink(path, commits) as sink:
-        with pytest.raises(MisconfiguredError, match="ended the transaction"):
+    with SqliteSink(path, apply) as sink:
+        with pytest.raises(MisconfiguredError, match="ends the transaction"):
             sink.write([batch([message(0, b"a")])])
         assert sink.load("orders", 0) is None
+    assert applied_in(path) == []
+
+
+def test_a_function_may_do_anything_else(path: Path) -> None:
+    """Savepoints, its own cursors, factories, a closed cursor: the sink goes on."""
+
+    def apply(cursor: sqlite3.Cursor, messages: Sequence[Message]) -> None:
+        connection = cursor.connection
+        connection.row_factory = sqlite3.Row
+        connection.text_factory = bytes
+        cursor.execute("SAVEPOINT here")
+        apply_sqlite(cursor, messages)
+        cursor.execute("ROLLBACK TO here")
+        cursor.execute("RELEASE here")
+        apply_sqlite(connection.cursor(), messages)
+        cursor.close()
+
+    with SqliteSink(path, apply) as sink:
+        sink.write([batch([message(0, b"a")])])
+        sink.write([batch([message(1, b"b")], 1, 2)])
+        assert sink.load("orders", 0) == SinkState(at(2))
+    assert [row[-1] for row in applied_in(path)] == [b"a", b"b"]
+
+
+async def asynchronous(_: sqlite3.Cursor, __: Sequence[Message]) -> None: ...
+
+
+class CalledAsynchronously:
+    async def __call__(self, _: sqlite3.Cursor, __: Sequence[Message]) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", [asynchronous, CalledAsynchronously()])
+def test_a_function_that_does_nothing_yet(path: Path, wrong: Any) -> None:
+    with pytest.raises(MisconfiguredError, match="asynchronous"):
+        SqliteSink(path, wrong)
+
+
+@pytest.mark.parametrize("name", ["is_locked", "disk_usage", "readonly"])
+def test_names_that_sound_like_the_files_faults(path: Path, name: str) -> None:
+    def apply(cursor: sqlite3.Cursor, _: Sequence[Message]) -> None:
+        cursor.execute(f"SELECT {name} FROM applied")
+
+    told = pytest.raises(sqlite3.OperationalError, match=name)
+    with SqliteSink(path, apply) as sink, told:
+        sink.write([batch([message(0, b"a")])])
+
+
+def test_a_position_is_read_past_a_writer(path: Path, sink: SqliteSink) -> None:
+    sink.write([batch([message(0, b"a")])])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert sink.load("orders", 0) == SinkState(at(1))
 
 
 def test_another_writer_is_waited_for_and_then_told_of(
@@ -159,6 +233,8 @@ def test_rows_by_key(path: Path) -> None:
         values=lambda m: {"level": int(m.value() or b""), "seen_in": m.partition()},
     )
     told = [("cup", b"1"), ("mug", b"2"), ("cup", b"3"), ("mug", None), ("jar", b"4")]
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("ALTER TABLE stock ADD COLUMN note")
     messages = [message(n, value, key.encode()) for n, (key, value) in enumerate(told)]
     with SqliteSink(path, upsert) as sink:
         sink.write([batch(messages, None, 5)])
@@ -181,7 +257,21 @@ def test_rows_by_key(path: Path) -> None:
         (Upsert("stock", lambda _: {"item": 1}, lambda _: None), "values = None"),  # type: ignore[arg-type, return-value]
         (
             Upsert("stock", lambda m: {m.key(): 1}, lambda _: {}),  # type: ignore[dict-item]
-            "not the columns of the one before it",
+            "the same columns",
+        ),
+        (Upsert("stock", lambda _: {"item": None}, lambda _: {}), "a null is"),
+        (Upsert("stock", lambda _: {"item": []}, lambda _: {}), "unhashable"),
+        (
+            Upsert("stock", lambda _: {"item": 1}, lambda _: {"item": 2}),
+            "columns of the key",
+        ),
+        (
+            Upsert(
+                "stock",
+                lambda m: {"row": m.offset()},
+                lambda m: {(m.key() or b"").decode(): 1},
+            ),
+            "those of the one before are ['item']",
         ),
     ],
 )
@@ -206,6 +296,32 @@ def test_arguments_of_an_upsert(wrong: dict[str, Any]) -> None:
     good: dict[str, Any] = {"table": "t", "key": dict, "values": dict}
     with pytest.raises(MisconfiguredError, match=next(iter(wrong))):
         Upsert(**{**good, **wrong})
+
+
+def test_a_row_that_was_deleted_begins_anew_wherever_batches_are_cut(
+    tmp_path: Path,
+) -> None:
+    upsert = Upsert(
+        "stock", lambda m: {"item": m.key()}, lambda m: {"level": m.value()}
+    )
+    told = [b"1", None, b"2"]
+    found: list[Any] = []
+    for cuts in ([3], [1, 1, 1], [2, 1], [1, 2]):
+        path = tmp_path / f"{len(found)}.db"
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("CREATE TABLE stock (item PRIMARY KEY, level, note)")
+            database.execute("INSERT INTO stock VALUES (X'6b', 0, 'of another')")
+            database.commit()
+        with SqliteSink(path, upsert) as sink:
+            offset = 0
+            for count in cuts:
+                messages = [
+                    message(n, told[n], b"k") for n in range(offset, offset + count)
+                ]
+                sink.write([batch(messages, offset or None, offset + count)])
+                offset += count
+        found.append(rows(path, "SELECT * FROM stock"))
+    assert found == [[(b"k", b"2", None)]] * len(found)
 
 
 def test_odd_names_are_quoted(tmp_path: Path) -> None:
