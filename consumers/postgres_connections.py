@@ -33,7 +33,11 @@ class Connections(ABC):
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         limit_ms = ceil(timeout_s * 1000)
-        self._limit = f"SET LOCAL statement_timeout = {limit_ms}".encode()
+        # The second: a client that was stopped must not keep its locks.
+        self._limits = (
+            f"SET LOCAL statement_timeout = {limit_ms};"
+            f"SET LOCAL idle_in_transaction_session_timeout = {limit_ms}"
+        ).encode()
         self._store = "in PostgreSQL"  # until a connection tells where
 
     @abstractmethod
@@ -57,7 +61,7 @@ class Connections(ABC):
                 self._store = _name(connection)
                 _check_idle(connection)
                 with connection.transaction():
-                    connection.execute(self._limit)
+                    connection.execute(self._limits)
                     yield connection
                 if connection.closed:  # by somebody else, so: committed, or not
                     raise psycopg.OperationalError("the connection was closed")

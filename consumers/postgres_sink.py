@@ -99,8 +99,10 @@ class PostgresSink:
             gets a cursor and the messages, and must not end the transaction; or an
             `Upsert`.
         schema: The schema of its own tables; it is created where there is none.
-        timeout_s: How long to wait for a connection, and for each statement (a
-            function may `SET LOCAL statement_timeout`).
+        timeout_s: How long to wait for a connection, and for each statement; and how
+            long the server waits for the next one, before it ends the transaction for
+            the sake of others. (A function that needs longer may `SET LOCAL
+            statement_timeout` and `idle_in_transaction_session_timeout`.)
 
     Raises:
         MisconfiguredError: There are no connections to be had of `connect`; or the
@@ -172,9 +174,9 @@ class PostgresSink:
             return
         with self._lock, self._connections.transaction() as connection:
             transaction_id = self._check(connection, batches)
-            with connection.cursor() as cursor:
-                for batch in batches:
-                    if batch.messages:
+            for batch in batches:
+                if batch.messages:
+                    with connection.cursor() as cursor:
                         self._apply(cursor, batch.messages)
             self._check_goes_on(connection, transaction_id)
             self._store(connection, batches)

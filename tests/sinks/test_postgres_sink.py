@@ -357,6 +357,32 @@ def test_loading_waits_for_a_transaction_that_may_be_committed(database: str) ->
         assert state.starts == (start,)
 
 
+def test_an_instance_that_is_stopped_does_not_keep_others_out(database: str) -> None:
+    entered, goes_on = threading.Event(), threading.Event()
+
+    def stopped(cursor: Cursor, messages: Sequence[Message]) -> None:
+        apply_postgres(cursor, messages)
+        cursor.execute("SELECT 1")  # see DESIGN.md, of executemany
+        entered.set()
+        assert goes_on.wait(20)
+        cursor.execute("SELECT 1")
+
+    with (
+        PostgresSink(database, stopped, timeout_s=0.5) as zombie,
+        PostgresSink(database, apply_postgres) as sink,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        writing = pool.submit(zombie.write, [batch()])
+        assert entered.wait(20)
+        sink.write([batch()])
+        goes_on.set()
+        with pytest.raises(SinkUnavailable, match="idle-in-transaction"):
+            writing.result(20)
+        with pytest.raises(SinkFenced):
+            zombie.write([batch()])
+    assert offsets(database) == [0]
+
+
 def test_a_server_that_is_restarted(own_postgres: OwnPostgres) -> None:
     is_failing = False
 
