@@ -6,9 +6,11 @@ drops what a deposed leader sent. README.md shows how, docs/rules.md says exactl
 
 import logging
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 from epochfence.consumers.fence import Fence
 from epochfence.consumers.fenced_consumer import FencedConsumer
+from epochfence.consumers.row_guard import guarded_upsert
 from epochfence.consumers.sink import Sink, SinkBatch
 from epochfence.consumers.sink_runner import SinkProgress, SinkRunner
 from epochfence.consumers.sqlite_sink import SqliteSink
@@ -50,6 +52,25 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __version__ = version("epochfence")
 
+if TYPE_CHECKING:
+    from epochfence.consumers.postgres_sink import PostgresSink as PostgresSink
+else:
+
+    def __getattr__(name: str) -> object:
+        """Load what needs an extra when it is asked for."""
+        if name != "PostgresSink":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            from epochfence.consumers.postgres_sink import PostgresSink
+        except ImportError as error:
+            raise ImportError(
+                f"PostgresSink needs psycopg ({error}). "
+                "Install it: pip install 'epochfence[postgres]'"
+            ) from error
+        return PostgresSink
+
+
+# PostgresSink is not among them: `from epochfence import *` goes without its extra.
 __all__ = [
     # What is used first.
     "Ledger",
@@ -62,6 +83,7 @@ __all__ = [
     "SinkProgress",
     "SqliteSink",
     "Upsert",
+    "guarded_upsert",
     "Sink",
     "SinkBatch",
     # What a topic's records must carry.

@@ -42,10 +42,11 @@ def test_schemas_and_the_type_marker_are_installed() -> None:
 
 
 def test_the_library_needs_no_extra() -> None:
-    """`import epochfence` works where typer, rich and msgspec are missing."""
+    """`import epochfence` works where what extras bring is missing."""
     code = (
         "import sys\n"
-        "for name in ('typer', 'rich', 'msgspec'): sys.modules[name] = None\n"
+        "for name in ('typer', 'rich', 'msgspec', 'psycopg'):\n"
+        "    sys.modules[name] = None\n"
         "import epochfence\n"
         "from epochfence.__main__ import main\n"
         "main()\n"
@@ -58,10 +59,34 @@ def test_the_library_needs_no_extra() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_sink_whose_driver_is_missing_says_what_to_install() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['psycopg'] = None\n"
+        "try:\n"
+        "    from epochfence import PostgresSink\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pip install 'epochfence[postgres]'" in done.stdout
+
+
+def test_what_is_loaded_when_asked_for_is_public() -> None:
+    import epochfence
+
+    assert all(hasattr(epochfence, name) for name in epochfence.__all__)
+    assert not hasattr(epochfence, "MysqlSink")
+
+
 def test_the_testing_kit_needs_no_extra_and_no_pytest() -> None:
     code = (
         "import sys\n"
-        "for name in ('typer', 'rich', 'msgspec', 'pytest'): sys.modules[name] = None\n"
+        "for name in ('typer', 'rich', 'msgspec', 'psycopg', 'pytest'):\n"
+        "    sys.modules[name] = None\n"
         "import epochfence.testing\n"
     )
     done = subprocess.run(

@@ -4,6 +4,11 @@
                   by the one that EPOCHFENCE_TEST_BROKER demands (docker, maven)
 `kafka_cluster`   three nodes for the whole run, always started by the tests
 `healing_cluster` the same three nodes, healed after the test that used them
+
+and that of PostgreSQL:
+
+`postgres`        a server for the whole run: EPOCHFENCE_TEST_POSTGRES, or a private one
+`own_postgres`    a private one, which a test may stop and start again
 """
 
 import os
@@ -24,6 +29,7 @@ from support.brokers import (
 )
 from support.kafka_docker import docker_broker
 from support.kafka_local import KafkaCluster, local_broker, local_cluster
+from support.postgres import OwnPostgres, Postgres, open_postgres, start_postgres
 from support.unavailable import Unavailable
 
 # In the order in which they are tried, after the one that the environment names.
@@ -82,3 +88,27 @@ def healing_cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
     """The three nodes, all of them up and in sync again for the next test."""
     yield kafka_cluster
     kafka_cluster.heal()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL server."""
+    with ExitStack() as stack:
+        try:
+            server = open_postgres(stack)
+        except Unavailable as reason:
+            _do_without(str(reason))
+        yield server
+
+
+@pytest.fixture
+def own_postgres(postgres: Postgres) -> Iterator[OwnPostgres]:
+    """A server that a test may stop; it runs again for the next one."""
+    with ExitStack() as stack:
+        if not isinstance(postgres, OwnPostgres):
+            try:
+                postgres = start_postgres(stack)
+            except Unavailable as reason:
+                _do_without(str(reason))
+        yield postgres
+        postgres.start()

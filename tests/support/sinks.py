@@ -6,7 +6,9 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import psycopg
 from confluent_kafka import Message
 
 #: A table in which a message that is applied twice is an error.
@@ -35,3 +37,27 @@ def applied_in(path: Path) -> list[tuple[str, int, int, int, bytes]]:
         return database.execute(
             "SELECT * FROM applied ORDER BY topic, partition, position"
         ).fetchall()
+
+
+#: The same in PostgreSQL.
+APPLIED_IN_POSTGRES = """
+CREATE TABLE applied (
+    topic text, partition integer, leader_epoch integer, position bigint, value bytea,
+    UNIQUE (topic, partition, leader_epoch, position)
+)
+"""
+
+
+def apply_nothing(cursor: psycopg.Cursor[Any], messages: Sequence[Message]) -> None:
+    """For tests of what is around it."""
+
+
+def apply_postgres(cursor: psycopg.Cursor[Any], messages: Sequence[Message]) -> None:
+    """Keep each message."""
+    cursor.executemany(
+        "INSERT INTO applied VALUES (%s, %s, %s, %s, %s)",
+        [
+            (m.topic(), m.partition(), m.leader_epoch(), m.offset(), m.value())
+            for m in messages
+        ],
+    )

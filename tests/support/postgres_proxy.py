@@ -1,0 +1,117 @@
+"""A connection to PostgreSQL that is cut at a statement of the test's choice."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from support.kafka_node import LOOPBACK
+
+BEFORE, AFTER = "before", "after"
+
+_CHUNK = 65536
+
+
+class CuttingProxy:
+    """Passes one client after another on to a server, until it is told to cut.
+
+    Args:
+        conninfo: The server, by TCP.
+    """
+
+    def __init__(self, conninfo: str) -> None:
+        target = conninfo_to_dict(conninfo)
+        self._target = (str(target["host"]), int(target["port"] or 5432))
+        self._listener = socket.create_server((LOOPBACK, 0))
+        self.conninfo = make_conninfo(
+            conninfo, host=LOOPBACK, port=self._listener.getsockname()[1],
+            sslmode="disable", gssencmode="disable",
+        )  # fmt: skip
+        self._lock = threading.Lock()
+        self._statement: bytes | None = None
+        self._mark: bytes | None = None
+        self._when = BEFORE
+        self._then: Callable[[], object] = bool
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def cut(
+        self,
+        statement: str,
+        when: str,
+        *,
+        mark: str | None = None,
+        then: Callable[[], object] = bool,
+    ) -> None:
+        """Cut the connection once, at a statement that holds a text.
+
+        Args:
+            statement: The text.
+            when: BEFORE the server has it, or AFTER the server has answered: the
+                client gets no answer either way.
+            mark: Only from the statement on that holds this text.
+            then: What to do just before the cut.
+        """
+        with self._lock:
+            self._mark = None if mark is None else mark.encode()
+            self._statement, self._when, self._then = statement.encode(), when, then
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            with client, socket.create_connection(self._target) as server:
+                self._pass_on(client, server)
+
+    def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
+        is_reached = False
+        while True:
+            ready, _, _ = select.select([client, server], [], [])
+            for source in ready:
+                try:
+                    data = source.recv(_CHUNK)
+                except ConnectionError:
+                    return
+                if not data:
+                    return
+                if source is client and self._is_reached(data):
+                    if self._when == BEFORE:
+                        self._then()
+                        return
+                    is_reached = True
+                elif source is server and is_reached:
+                    self._then()
+                    return
+                (server if source is client else client).sendall(data)
+
+    def _is_reached(self, data: bytes) -> bool:
+        with self._lock:
+            if self._mark is not None:
+                if self._mark in data:
+                    self._mark = None
+                return False
+            if self._statement is None or self._statement not in data:
+                return False
+            self._statement = None
+            return True
+
+    def __enter__(self) -> CuttingProxy:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10)
+        assert not self._thread.is_alive(), "a client is still connected"
