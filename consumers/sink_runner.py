@@ -23,6 +23,7 @@ from confluent_kafka import (
 
 from epochfence.consumers.fenced_consumer import FencedConsumer
 from epochfence.consumers.outbox import Place, place_of
+from epochfence.consumers.pieces import cut
 from epochfence.consumers.rejections import OnRejected
 from epochfence.consumers.settings import Require
 from epochfence.consumers.sink import Sink, SinkBatch, fenced
@@ -261,16 +262,23 @@ class SinkRunner:
             left_s = max(until - time.monotonic(), 0)
             messages = self._consumer.consume(missing, min(left_s, _SERVE_S))
             missing -= len(messages)
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    self._gathered.setdefault(place_of(message), []).append(message)
-                elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    raise KafkaException(error)
-                elif error.code() != KafkaError._PARTITION_EOF:
-                    _log.warning("%s[%s]: %s", *place_of(message), error.str())
+            for piece in cut(messages):
+                if piece.place is None:
+                    self._take_events(piece.messages)
+                else:
+                    self._gathered.setdefault(piece.place, []).extend(piece.messages)
             if left_s <= _SERVE_S:
                 return
+
+    @staticmethod
+    def _take_events(events: Sequence[Message]) -> None:
+        for event in events:
+            error = event.error()
+            assert error is not None
+            if error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
+                raise KafkaException(error)
+            if error.code() != KafkaError._PARTITION_EOF:
+                _log.warning("%s[%s]: %s", *place_of(event), error.str())
 
     def _batches(self) -> dict[Place, SinkBatch]:
         found: dict[Place, SinkBatch] = {}
