@@ -21,6 +21,14 @@ _ERRORS: list[tuple[EpochfenceError, list[str]]] = [
         ["t[3]", "5", "9", "Drop the batch"],
     ),
     (epochfence.LedgerUnavailable("c", "gone", 7), ["'c'", "gone", "7", "Nothing"]),
+    (
+        epochfence.SinkFenced("t", 3, ("id", 1, 5), (None, None, None)),
+        ["t[3]", "5", "emptied", "Nothing was changed"],
+    ),
+    (
+        epochfence.SinkUnavailable("orders.db", "database is locked"),
+        ["orders.db", "locked", "Try again", "position"],
+    ),
     (epochfence.LedgerClosed("c"), ["'c'", "closed", "Nothing", "Open another"]),
     (epochfence.TableUnavailable("c", "gone"), ["'c'", "gone", "Nothing"]),
     (epochfence.TopicUnavailable("t", "gone", 3, 9), ["3", "'t'", "gone", "9"]),
