@@ -13,10 +13,9 @@ from epochfence.consumers.partition import AssignedPartition
 from epochfence.consumers.settings import OnCommit
 from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
 from epochfence.epochs.starts import CommitMetadata, decode_commit_metadata
+from epochfence.epochs.values import Place
 
 _log = logging.getLogger(__name__)
-
-Place = tuple[str, int]
 
 
 class Committer:

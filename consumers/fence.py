@@ -9,7 +9,7 @@ from confluent_kafka import Message
 
 from epochfence.consumers.arguments import check_message, checked_list
 from epochfence.consumers.ledger_view import LedgerView
-from epochfence.consumers.outbox import Place, place_of
+from epochfence.consumers.outbox import place_of
 from epochfence.consumers.pieces import cut
 from epochfence.consumers.rejections import OnRejected, Rejections
 from epochfence.consumers.settings import Require, settings_by_topic, unlisted
@@ -20,7 +20,7 @@ from epochfence.epochs.ledger import Ledger, check_ledger
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.messages import headers_of
 from epochfence.epochs.stamps import StampReader
-from epochfence.epochs.values import EpochStart, check_function
+from epochfence.epochs.values import EpochStart, Place, check_function
 from epochfence.epochs.verdicts import Verdict
 
 # What a share consumer's poll gives, where the client has share consumers.

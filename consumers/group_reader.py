@@ -33,7 +33,6 @@ from epochfence.consumers.committing import Committer, due
 from epochfence.consumers.ledger_view import LedgerView
 from epochfence.consumers.loading import Loader, Positions
 from epochfence.consumers.looks import TopicLooks, TopicMadeAnew
-from epochfence.consumers.outbox import Place
 from epochfence.consumers.partition import AssignedPartition
 from epochfence.consumers.pipeline import Pipeline
 from epochfence.consumers.rejections import OnRejected, Rejections
@@ -46,7 +45,7 @@ from epochfence.epochs.errors import (
 )
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.settings import FenceSettings
-from epochfence.epochs.values import SinkState
+from epochfence.epochs.values import Place, SinkState
 
 _log = logging.getLogger(__name__)
 

@@ -52,7 +52,7 @@ class LedgerView:
         sifted: Sifted,
         *,
         is_complete: bool,
-        are_alike: bool = False,
+        are_alike: bool | None = None,
     ) -> bool:
         """Judge the messages of one partition, having read the ledger if need be.
 
@@ -62,7 +62,7 @@ class LedgerView:
             sifted: Takes what comes of them.
             is_complete: Whether the ledger was read to its end after the messages
                 were received.
-            are_alike: Whether they are known to share their headers.
+            are_alike: Whether they share their headers, None: not known.
 
         Returns:
             Whether it has been read so now.
@@ -80,5 +80,5 @@ class LedgerView:
         self.refresh(fence.starts)
         fence.ledger_replaced(self.state)
         rest = messages[sifted.judged - before :]
-        sift(fence, rest, sifted, ledger_complete=True, are_alike=are_alike)
+        sift(fence, rest, sifted, ledger_complete=True, are_alike=are_alike or None)
         return True

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping
 from confluent_kafka import Message
 
 from epochfence.consumers.partition import AssignedPartition
-
-Place = tuple[str, int]
+from epochfence.epochs.values import Place
 
 
 def place_of(message: Message) -> Place:

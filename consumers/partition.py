@@ -164,17 +164,20 @@ class AssignedPartition:
             return None
         if self.phase != "ready" or offset > min(self.complete_to, self.read_to):
             return None
-        leader_epoch = self.leader_epoch_below(offset)
-        position = SinkPosition(self.topic_id, leader_epoch, offset)
-        if self._state is None or self._state.position != position:
-            self._state = state_at(self.fence, leader_epoch, offset)
+        if self._state is None or self.has_moved:
+            self._state = state_at(self.fence, self._position_at(offset))
         return self._state
 
     @property
     def has_moved(self) -> bool:
-        """Whether something was handed over or passed over since `state` was told."""
+        """Whether it stands elsewhere than when `state` was told."""
         offset = self.next_offset
-        return self._state is None or self._state.position.next_offset != offset
+        if self._state is None or offset is None:
+            return True
+        return self._state.position != self._position_at(offset)
+
+    def _position_at(self, offset: int) -> SinkPosition:
+        return SinkPosition(self.topic_id, self.leader_epoch_below(offset), offset)
 
     def metadata_at(self, offset: int) -> tuple[int | None, CommitMetadata]:
         """The leader epoch and metadata of a commit at an offset.

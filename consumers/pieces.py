@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Message
 
-from epochfence.consumers.outbox import Place
+from epochfence.epochs.values import Place
 
 
 class Piece(NamedTuple):
@@ -22,12 +22,12 @@ class Piece(NamedTuple):
     Attributes:
         place: Topic and partition; None for events.
         messages: The messages.
-        are_alike: Whether they are known to share their headers.
+        are_alike: Whether they share their headers, None: not known.
     """
 
     place: Place | None
     messages: list[Message]
-    are_alike: bool = False
+    are_alike: bool | None = None
 
 
 def cut(
@@ -51,7 +51,7 @@ def cut(
         if is_event:
             yield Piece(None, list(group))
         else:
-            yield from _cut_records(list(group), is_one_topic, only, False)
+            yield from _cut_records(list(group), is_one_topic, only, None)
 
 
 def share_headers(messages: list[Message]) -> bool:
@@ -64,7 +64,10 @@ def share_headers(messages: list[Message]) -> bool:
 
 
 def _cut_records(
-    records: list[Message], is_one_topic: bool, only: Place | None, are_alike: bool
+    records: list[Message],
+    is_one_topic: bool,
+    only: Place | None,
+    are_alike: bool | None,
 ) -> Iterator[Piece]:
     if not records:
         return
@@ -84,4 +87,5 @@ def _cut_records(
     places = zip(topics or [topic] * len(records), partitions, records, strict=True)
     for (name, number), group in groupby(places, key=itemgetter(0, 1)):
         messages = [message for _, _, message in group]
-        yield Piece((name or "", number or 0), messages, are_alike)
+        # Parts may be alike where the whole is not.
+        yield Piece((name or "", number or 0), messages, are_alike or None)

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from epochfence.consumers.client import GroupClient
 from epochfence.consumers.ledger_view import LedgerView
 from epochfence.consumers.looks import TopicLooks, TopicMadeAnew
-from epochfence.consumers.outbox import Outbox, Place, place_of
+from epochfence.consumers.outbox import Outbox, place_of
 from epochfence.consumers.partition import AssignedPartition
 from epochfence.consumers.pieces import Piece, cut
 from epochfence.consumers.rejections import Rejections
@@ -23,7 +23,7 @@ from epochfence.consumers.sieve import Sifted
 from epochfence.epochs.errors import EpochfenceError, MisconfiguredError
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.table import Table
-from epochfence.epochs.values import EpochStart
+from epochfence.epochs.values import EpochStart, Place
 
 #: So many messages are taken from the client's queue at once where the application
 #: asks for one at a time.
@@ -112,7 +112,8 @@ class Pipeline:
         self._timeout_s = timeout_s
         # Not judged yet; judged, without rows yet; to be handed over.
         self._inbox: list[Message] = []
-        self._received_at = 0.0
+        #: When the client was called last, by `time.monotonic`.
+        self.received_at = 0.0
         # The one partition that all of the inbox is of, where that is known.
         self._only: AssignedPartition | None = None
         self._judged: _Judged | None = None
@@ -127,17 +128,12 @@ class Pipeline:
     @property
     def is_client_waiting(self) -> bool:
         """Whether the client has to be called again, whatever there is to hand over."""
-        return time.monotonic() - self._received_at > _SERVE_EVERY_S
+        return time.monotonic() - self.received_at > _SERVE_EVERY_S
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits for more than to be handed over."""
         return not self._inbox and self._judged is None and not self.outside
-
-    @property
-    def received_at(self) -> float:
-        """When the client was called last, by `time.monotonic`."""
-        return self._received_at
 
     # Receiving.
 
@@ -171,7 +167,7 @@ class Pipeline:
             # Too much to keep while an error lasts: it is read again after it.
             self._inbox = []
             self.has_lost_track = True
-        self._received_at = time.monotonic()
+        self.received_at = time.monotonic()
         # The assignment may have changed meanwhile, and what came be of either.
         if not is_held_up and only is self._sole_partition():
             self._only = only
@@ -211,7 +207,7 @@ class Pipeline:
         if not self._inbox or self._judged is not None:
             return
         self._view.update()
-        judged = _Judged(self._received_at)
+        judged = _Judged(self.received_at)
         pieces = list(self._pieces())
         is_complete = False
         done = 0

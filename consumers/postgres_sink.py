@@ -27,6 +27,7 @@ from epochfence.consumers.sink import (
 )
 from epochfence.consumers.upsert import (
     Upsert,
+    escaped,
     quoted,
     quoted_table,
     upsert_statement,
@@ -221,7 +222,7 @@ class PostgresSink:
         self, connection: Connection, statement: str, parameters: Sequence[Any] = ()
     ) -> list[TupleRow]:
         """Run a statement on the sink's own tables, whatever cursors the user likes."""
-        schema = _escaped(quoted(self._schema))
+        schema = escaped(quoted(self._schema))
         with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
             try:
                 cursor.execute(statement.format(schema=schema).encode(), parameters)
@@ -249,11 +250,6 @@ class PostgresSink:
 def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
     """Rows as arrays, one a column: a statement takes as many as there are."""
     return [list(column) for column in zip(*rows, strict=True)]
-
-
-def _escaped(text: str) -> str:
-    """What is not to be taken for a placeholder."""
-    return text.replace("%", "%%")
 
 
 _STAGING = "pg_temp.epochfence_staging"

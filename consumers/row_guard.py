@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochfence.consumers.upsert import (
     delete_statement,
+    escaped,
     quoted,
     quoted_table,
     upsert_statement,
@@ -80,18 +81,18 @@ def guarded_upsert(
     _check_transaction(cursor)
     _execute(
         cursor,
-        _RAISE.format(schema=_escaped(quoted(schema))),
+        _RAISE.format(schema=escaped(quoted(schema))),
         [_row_key(key), epoch, partition, offset, quoted_table(table)],
     )
     if cursor.rowcount == 0:
         return False
     # In a statement of its own, which sees what those have left who were waited for.
     # (A DELETE in one with the guard would not see a row that was inserted meanwhile.)
-    name, columns = _escaped(table), [_escaped(column) for column in key]
+    name, columns = escaped(table), [escaped(column) for column in key]
     if values is None:
         _execute(cursor, delete_statement(name, columns, "%s"), [*key.values()])
         return True
-    others = [_escaped(column) for column in values]
+    others = [escaped(column) for column in values]
     row = [*key.values(), *values.values()]
     source = f"VALUES ({', '.join(['%s'] * len(row))})"
     _execute(cursor, upsert_statement(name, columns, others, source), row)
@@ -100,11 +101,6 @@ def guarded_upsert(
 
 def _execute(cursor: Cursor[Any], statement: str, parameters: list[Any]) -> None:
     cursor.execute(statement.encode(), parameters)
-
-
-def _escaped(name: str) -> str:
-    """A name of which nothing is taken for a placeholder."""
-    return name.replace("%", "%%")
 
 
 def _check_transaction(cursor: Cursor[Any]) -> None:

@@ -202,3 +202,24 @@ def unlisted(topic: str, listed: Iterable[str]) -> MisconfiguredError:
         f"it does not say what the records of this topic must carry (listed: {names})",
         f"Add {topic!r}: [scope, ...]; [] means that any stamp satisfies.",
     )  # fmt: skip
+
+
+def without_auto_commit(config: Config) -> dict[str, Any]:
+    """A consumer's settings for those who commit nothing by themselves.
+
+    Raises:
+        MisconfiguredError: They are none, or ask for automatic commits.
+    """
+    if not isinstance(config, Mapping):
+        raise MisconfiguredError(
+            "config", config, "no settings of a client",
+            "Give, for instance, {'bootstrap.servers': ..., 'group.id': ...}.",
+        )  # fmt: skip
+    settings: dict[str, Any] = dict(config)
+    asked = settings.setdefault("enable.auto.commit", False)
+    if str(asked).lower() not in ("false", "0"):
+        raise MisconfiguredError(
+            "enable.auto.commit", asked, "only the sink knows what is done",
+            "Leave it out: offsets are committed after the sink has stored them.",
+        )  # fmt: skip
+    return settings

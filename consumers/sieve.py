@@ -88,7 +88,7 @@ def sift(
     sifted: Sifted,
     *,
     ledger_complete: bool,
-    are_alike: bool = False,
+    are_alike: bool | None = None,
 ) -> bool:
     """Judge the messages of one partition, in order, and add them to `sifted`.
 
@@ -97,7 +97,7 @@ def sift(
         messages: Its messages.
         sifted: Takes what comes of them.
         ledger_complete: Whether the ledger was read to its end after they came.
-        are_alike: Whether they are known to share their headers.
+        are_alike: Whether they share their headers, None: not known.
 
     Returns:
         Whether all of them were judged; else it takes a ledger that was read to its
@@ -108,8 +108,10 @@ def sift(
             judged before.
     """
     judged = 0
-    if len(messages) > 2:
-        judged = _sift_alike(fence, messages, sifted, ledger_complete, are_alike)
+    if len(messages) > 2 and (
+        share_headers(messages) if are_alike is None else are_alike
+    ):
+        judged = _sift_alike(fence, messages, sifted, ledger_complete)
     needs_value = fence.settings.stamps.is_foreign
     for number in range(judged, len(messages)):
         message = messages[number]
@@ -133,7 +135,6 @@ def _sift_alike(
     messages: list[Message],
     sifted: Sifted,
     ledger_complete: bool,
-    are_alike: bool,
 ) -> int:
     """Judge messages that are all alike; give how many were: all, the first, or none.
 
@@ -142,8 +143,6 @@ def _sift_alike(
     first, last = messages[0], messages[-1]
     leader_epoch = first.leader_epoch()
     if fence.settings.stamps.is_foreign or last.leader_epoch() != leader_epoch:
-        return 0
-    if not are_alike and not share_headers(messages):
         return 0
     carried = headers_of(first)
 

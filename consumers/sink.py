@@ -54,18 +54,8 @@ class SinkBatch:
             SinkFenced: It is another position: end the transaction without a change.
         """
         if found != self.expected:
-            raise fenced(self.topic, self.partition, self.expected, found)
-
-
-def fenced(
-    topic: str,
-    partition: int,
-    expected: SinkPosition | None,
-    found: SinkPosition | None,
-) -> SinkFenced:
-    """The error of a sink that has stored another position than was expected."""
-    nothing = (None, None, None)
-    return SinkFenced(topic, partition, expected or nothing, found or nothing)
+            nothing = (None, None, None)
+            raise SinkFenced(*self.place, self.expected or nothing, found or nothing)
 
 
 def checked_apply(apply: F) -> F:
@@ -113,8 +103,8 @@ def start_of_row(row: Sequence[Any]) -> EpochStart:
 class Sink(Protocol):
     """A store that admitted messages are applied to.
 
-    `epochfence.testing.SinkContract` has the tests that a sink must pass. A
-    `SinkRunner` calls it from one thread at a time.
+    `epochfence.testing.sink_contract.SinkContract` has the tests that a sink must
+    pass. A `SinkRunner` calls it from one thread at a time.
     """
 
     def load(self, topic: str, partition: int) -> SinkState | None:

@@ -10,8 +10,6 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any
 
 from confluent_kafka import (
     OFFSET_STORED,
@@ -22,11 +20,12 @@ from confluent_kafka import (
 )
 
 from epochfence.consumers.fenced_consumer import FencedConsumer
-from epochfence.consumers.outbox import Place, place_of
+from epochfence.consumers.outbox import place_of
 from epochfence.consumers.pieces import cut
 from epochfence.consumers.rejections import OnRejected
-from epochfence.consumers.settings import Require
-from epochfence.consumers.sink import Sink, SinkBatch, fenced
+from epochfence.consumers.settings import Require, without_auto_commit
+from epochfence.consumers.signals import handled
+from epochfence.consumers.sink import Sink, SinkBatch
 from epochfence.epochs.connection import Config
 from epochfence.epochs.errors import (
     LedgerClosed,
@@ -41,6 +40,7 @@ from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.stamps import StampReader
 from epochfence.epochs.values import (
     EpochStart,
+    Place,
     Position,
     SinkPosition,
     SinkState,
@@ -155,7 +155,7 @@ class SinkRunner:
         self._timeout_s = check_timeout(timeout_s)
         self._sink = sink
         self._consumer = FencedConsumer(
-            {"auto.offset.reset": "earliest", **_without_auto_commit(config)},
+            {"auto.offset.reset": "earliest", **without_auto_commit(config)},
             ledger,
             require=require,
             unstamped=unstamped,
@@ -341,8 +341,8 @@ class SinkRunner:
             found = None if state is None else state.position
             if found == batch.position:
                 self._done([batch])
-            elif found != batch.expected:
-                raise fenced(*place, batch.expected, found)
+            else:
+                batch.check(found)
 
     def _done(self, batches: Sequence[SinkBatch]) -> None:
         self._transactions += 1
@@ -476,22 +476,6 @@ def _checked_size(given: int) -> int:
     )
 
 
-def _without_auto_commit(config: Config) -> dict[str, Any]:
-    if not isinstance(config, Mapping):
-        raise MisconfiguredError(
-            "config", config, "no settings of a client",
-            "Give, for instance, {'bootstrap.servers': ..., 'group.id': ...}.",
-        )  # fmt: skip
-    settings: dict[str, Any] = dict(config)
-    asked = settings.setdefault("enable.auto.commit", False)
-    if str(asked).lower() not in ("false", "0"):
-        raise MisconfiguredError(
-            "enable.auto.commit", asked, "only the sink knows what is done",
-            "Leave it out: offsets are committed after the sink has stored them.",
-        )  # fmt: skip
-    return settings
-
-
 @contextmanager
 def _stopped_by_signals(runner: SinkRunner) -> Generator[None, None, None]:
     """Have SIGINT and SIGTERM stop a runner; another thread than the first cannot."""
@@ -499,21 +483,9 @@ def _stopped_by_signals(runner: SinkRunner) -> Generator[None, None, None]:
         yield
         return
 
-    names = (signal.SIGINT, signal.SIGTERM)
-    # Of a handler that is not Python's, nothing is known.
-    before = {name: signal.getsignal(name) or signal.SIG_DFL for name in names}
-
-    def restore() -> None:
-        for name, handler in before.items():
-            signal.signal(name, handler)
-
-    def stop(number: int, _: FrameType | None) -> None:
+    def stop(*_: object) -> None:
         runner.stop()
-        restore()  # a second one ends what does not end by itself
 
-    for name in names:
-        signal.signal(name, stop)
-    try:
+    # A second one ends what does not end by itself.
+    with handled((signal.SIGINT, signal.SIGTERM), stop, once=True):
         yield
-    finally:
-        restore()

@@ -131,6 +131,11 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def escaped(text: str) -> str:
+    """A text of which psycopg takes nothing for a placeholder."""
+    return text.replace("%", "%%")
+
+
 def quoted_table(name: str) -> str:
     """The same of a table, whose name may follow its schema's."""
     return ".".join(map(quoted, name.split(".")))

@@ -118,6 +118,11 @@ class LedgerState:
         for identity in self._in_log_order():
             yield self._claim(identity), identity not in self._lost
 
+    def sizes(self) -> tuple[int, int]:
+        """How many claims there are, and how many of them are grants."""
+        claims = len(self._claims)
+        return claims, claims - len(self._lost)
+
     def grants_beyond(self, before: LedgerState) -> Iterator[Claim]:
         """The grants that an earlier reading did not hold, in log order."""
         for identity in self._in_log_order():

@@ -89,16 +89,15 @@ def metadata_at(
     return CommitMetadata(fence.topic_id, len(below), _current(below))
 
 
-def state_at(fence: PartitionFence, leader_epoch: int | None, offset: int) -> SinkState:
-    """What a sink stores with the effect of all that was admitted below an offset.
+def state_at(fence: PartitionFence, position: SinkPosition) -> SinkState:
+    """What a sink stores with the effect of all that was admitted below a position.
 
     Args:
-        fence: Knows every start below the offset.
-        leader_epoch: That of the last judged record below, None: unknown.
-        offset: The next offset.
+        fence: Knows every start below it.
+        position: The position.
     """
-    position = SinkPosition(fence.topic_id, leader_epoch, offset)
-    return SinkState(position, tuple(_below(fence, leader_epoch, offset)))
+    below = _below(fence, position.leader_epoch, position.next_offset)
+    return SinkState(position, tuple(below))
 
 
 def has_all(

@@ -190,8 +190,8 @@ class Table:
                 "%s, %s) than those in use here: %r (digest %s). Whoever goes by one "
                 "finds other epochs, and may reject what the other admits. All "
                 "consumers of the topic, and each FencedProducer by settings=, need "
-                "equal "
-                "FenceSettings: require, unstamped, authority, stamps and max_jump",
+                "equal FenceSettings: require, unstamped, authority, stamps and "
+                "max_jump",
                 topic,
                 info.settings_digest,
                 info.written_by,

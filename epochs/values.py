@@ -92,6 +92,10 @@ def is_foreign(scope: str) -> bool:
     )
 
 
+#: A topic's name and a partition's number.
+Place = tuple[str, int]
+
+
 class Position(NamedTuple):
     """Where a record stands in its partition.
 

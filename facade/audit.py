@@ -83,13 +83,8 @@ class LedgerSource:
     is_topic: bool = False
     offset: int | None = None
 
-    def _sizes(self) -> tuple[int, int]:
-        """How many claims there are, and how many of them are grants."""
-        won = [is_grant for _, is_grant in self.state.claims()]
-        return len(won), sum(won)
-
     def __str__(self) -> str:
-        claims, grants = self._sizes()
+        claims, grants = self.state.sizes()
         where = (
             f"topic {self.name} as of offset {self.offset}, unsynced (it may be behind)"
             if self.is_topic
@@ -102,7 +97,7 @@ class LedgerSource:
 
     def to_json(self) -> dict[str, Any]:
         """For a report."""
-        claims, grants = self._sizes()
+        claims, grants = self.state.sizes()
         return {
             "kind": "topic" if self.is_topic else "file",
             "name": self.name,
@@ -190,43 +185,39 @@ class Audit:
     def remarks(self) -> list[str]:
         """What looks like a mistake in how the audit was asked for."""
         total = sum(self.counts().values())
-        found: list[str] = []
-        missing = self._scopes_nowhere() if total else None
-        if missing is not None:
-            wanted = " or ".join(missing) or "any scope"
-            there = sorted({s for p in self.partitions.values() for s in p.scopes})
-            shown = ", ".join(there[:_SHOWN_SCOPES])
-            more = f" and {len(there) - _SHOWN_SCOPES} more" * (
-                len(there) > _SHOWN_SCOPES
-            )
-            hint = (
-                f"These scopes are there: {shown}{more}. Is --scope misspelt?"
-                if there
-                else "Are --stamp and --scope what you mean?"
-            )
-            found.append(
-                f"no record carries a stamp {self.settings.stamps.name!r} of {wanted}. "
-                f"{hint}"
-            )
+        found = [self._no_stamps(missing) for missing in self._missing() if total]
         if total and self.ledger is not None and not self.ledger.scopes():
             found.append("the ledger grants nothing: is it the right one?")
         return found
 
-    def _scopes_nowhere(self) -> list[str] | None:
-        """The required scopes that no record carries; None where there is nothing odd.
-
-        Empty where any scope would do and no record is stamped.
-        """
-        carried = {scope for one in self.partitions.values() for scope in one.scopes}
+    def _missing(self) -> list[str]:
+        """What scopes no record carries: those required; any, where none is."""
         required = {
             scope: None
             for one in self.partitions.values()
             for scope in self.settings.required_scopes(one.partition)
         }
+        carried = self._carried()
+        if not required:
+            return [] if carried else ["any scope"]
         missing = [scope for scope in required if scope not in carried]
-        if missing or not (required or carried):
-            return missing
-        return None
+        return [" or ".join(missing)] if missing else []
+
+    def _carried(self) -> set[str]:
+        return set().union(*(one.scopes for one in self.partitions.values()))
+
+    def _no_stamps(self, missing: str) -> str:
+        there = sorted(self._carried())
+        hint = "Are --stamp and --scope what you mean?"
+        if there:
+            shown = ", ".join(there[:_SHOWN_SCOPES])
+            left_out = len(there) - _SHOWN_SCOPES
+            more = f" and {left_out} more" if left_out > 0 else ""
+            hint = f"These scopes are there: {shown}{more}. Is --scope misspelt?"
+        return (
+            f"no record carries a stamp {self.settings.stamps.name!r} of {missing}. "
+            f"{hint}"
+        )
 
     def show(self, partition: PartitionAudit, verdict: Verdict) -> None:
         """Keep the partition's last record for the report, if there is room."""

@@ -19,6 +19,7 @@ from epochfence.cli_options import (
     Properties,
     kafka_config,
 )
+from epochfence.consumers.signals import handled
 from epochfence.demo.scenario import make_scenario
 from epochfence.demo.stage import DemoFailed, play
 from epochfence.demo.view import Screen, fault_of
@@ -97,9 +98,5 @@ def _ended_by_signals() -> Generator[None, None, None]:
 
     names = ("SIGTERM", "SIGHUP")
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
+    with handled(numbers, end):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -18,9 +18,8 @@ from confluent_kafka import KafkaError, Message
 
 from epochfence.epochs.acknowledged import Acknowledged
 from epochfence.epochs.receipts import Undelivered
+from epochfence.epochs.values import Place
 
-#: A message's place: topic and partition.
-Place = tuple[str, int]
 Report = Callable[[KafkaError | None, Message], None]
 
 #: So many reports wait before they are folded, which may take a thread.

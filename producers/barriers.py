@@ -16,7 +16,7 @@ from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.stamps import BARRIER_HEADER
 from epochfence.epochs.topics import TopicKeeper
-from epochfence.producers.acknowledgements import Place
+from epochfence.epochs.values import Place
 
 #: Makes the key of a barrier from scope, epoch, grant id and a number that never comes
 #: twice.

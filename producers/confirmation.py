@@ -16,7 +16,8 @@ from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.offset_ranges import OffsetRanges
 from epochfence.epochs.receipts import Part, Receipts, Undelivered
-from epochfence.producers.acknowledgements import Acknowledgements, Handover, Place
+from epochfence.epochs.values import Place
+from epochfence.producers.acknowledgements import Acknowledgements, Handover
 from epochfence.producers.judging import Judging
 from epochfence.producers.rereading import Rereading
 from epochfence.producers.territory import Territory

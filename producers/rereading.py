@@ -16,8 +16,7 @@ from epochfence.epochs.messages import headers_of
 from epochfence.epochs.offset_ranges import OffsetRanges
 from epochfence.epochs.partition_reader import PartitionReader
 from epochfence.epochs.receipts import Outcome, Part
-from epochfence.epochs.values import EpochStart
-from epochfence.producers.acknowledgements import Place
+from epochfence.epochs.values import EpochStart, Place
 from epochfence.producers.barriers import BarrierWriter
 from epochfence.producers.judging import Judging
 from epochfence.producers.lives import Life, Lives

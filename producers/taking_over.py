@@ -12,7 +12,7 @@ from epochfence.epochs.holding import check_granted, check_rows, deposed_by
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.settings import FenceSettings
-from epochfence.producers.acknowledgements import Place
+from epochfence.epochs.values import Place
 from epochfence.producers.barriers import BarrierOffsets, BarrierWriter
 from epochfence.producers.lives import Life, Lives
 from epochfence.producers.territory import Territory

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from epochfence.producers.acknowledgements import Place
+from epochfence.epochs.values import Place
 from epochfence.producers.barriers import BarrierOffsets
 from epochfence.producers.lives import Life
 

@@ -21,7 +21,6 @@ from confluent_kafka import (
 from epochfence.epochs.errors import EpochfenceError, MisconfiguredError
 from epochfence.epochs.topic_log import Follower
 
-Place = tuple[str, int]
 #: Headers as a producer takes them: text is written as UTF-8.
 Headers = dict[str, Any] | Iterable[tuple[str, Any]]
 

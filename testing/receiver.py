@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from epochfence.testing.log import MemoryLog, Place
+from epochfence.epochs.values import Place
+from epochfence.testing.log import MemoryLog
 from epochfence.testing.metadata import metadata_of
 
 OnPartitions = Callable[["MemoryReceiver", list[TopicPartition]], None]

@@ -9,10 +9,8 @@ from confluent_kafka import Message
 
 from epochfence.consumers.sink import SinkBatch
 from epochfence.epochs.errors import EpochfenceError, SinkUnavailable
-from epochfence.epochs.values import SinkState
+from epochfence.epochs.values import Place, SinkState
 from epochfence.testing.log import Faults, check_times
-
-Place = tuple[str, int]
 
 
 class MemorySink:

@@ -9,8 +9,8 @@ import pytest
 
 from epochfence import PostgresSink, SinkBatch, SinkState
 from support.postgres_proxy import AFTER, BEFORE, CuttingProxy
-from support.postgres_victim import FUNCTION, MARK, START, UPSERT, at, message, write
-from support.sinks import apply_postgres
+from support.postgres_victim import FUNCTION, MARK, START, UPSERT, write
+from support.sinks import apply_postgres, at, message
 
 # From a process that has imported everything, a victim comes in a moment.
 PROCESSES = multiprocessing.get_context("forkserver")

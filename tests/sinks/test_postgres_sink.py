@@ -23,14 +23,13 @@ from epochfence import (
     PostgresSink,
     SinkBatch,
     SinkFenced,
-    SinkPosition,
     SinkUnavailable,
 )
 from epochfence.consumers.sink import Sink
 from epochfence.testing.sink_contract import SinkContract
 from support.postgres import OwnPostgres, Postgres
 from support.postgres_proxy import AFTER, BEFORE, CuttingProxy
-from support.sinks import apply_nothing, apply_postgres
+from support.sinks import apply_nothing, apply_postgres, at, message
 from support.waiting import wait_until
 
 Cursor = psycopg.Cursor[Any]
@@ -42,16 +41,6 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
 
 LOCKED = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-
-
-def at(next_offset: int) -> SinkPosition:
-    return SinkPosition(None, 0, next_offset)
-
-
-def message(offset: int, value: bytes | None = b"v", partition: int = 0) -> Message:
-    return Message(
-        topic="orders", partition=partition, offset=offset, leader_epoch=0, value=value
-    )
 
 
 def batch(expected: int | None = None, to: int = 1, partition: int = 0) -> SinkBatch:

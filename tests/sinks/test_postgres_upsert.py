@@ -15,13 +15,10 @@ from confluent_kafka import Message
 from psycopg import errors
 from psycopg.types.json import Jsonb
 
-from epochfence import MisconfiguredError, PostgresSink, SinkBatch, SinkPosition, Upsert
+from epochfence import MisconfiguredError, PostgresSink, SinkBatch, Upsert
+from support.sinks import at
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, timezone.utc)
-
-
-def at(next_offset: int) -> SinkPosition:
-    return SinkPosition(None, 0, next_offset)
 
 
 def told(*changes: tuple[Any, Any], first: int = 0) -> SinkBatch:

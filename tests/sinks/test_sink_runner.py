@@ -346,9 +346,16 @@ def test_rejected_records_are_not_read_again(
     assert again.progress.counts == {"ok": 1}
 
 
+def begin_another_life(ledger: MemoryLedger) -> None:
+    """The topic is deleted and created again, and somebody leads there."""
+    ledger.log.recreate("orders")
+    with MemoryProducer(ledger, ledger.claim("w", holder="b")) as second:
+        second.take_over(["orders"])
+        second.produce("orders", "d")
+
+
 def test_another_life_of_the_topic_is_read_from_its_start(
     producer: MemoryProducer,
-    memory_log: MemoryLog,
     memory_ledger: MemoryLedger,
     sink: MemorySink,
     new_runner: NewRunner,
@@ -356,10 +363,7 @@ def test_another_life_of_the_topic_is_read_from_its_start(
     write(producer, "a", "b", "c")
     with running(new_runner(), "orders"):
         wait_for(sink, 4)
-    memory_log.recreate("orders")
-    with MemoryProducer(memory_ledger, memory_ledger.claim("w", holder="b")) as second:
-        second.take_over(["orders"])
-        second.produce("orders", "d")
+    begin_another_life(memory_ledger)
     with running(new_runner(), "orders"):
         wait_for(sink, 2)
     assert sink.values("orders") == [b"a", b"b", b"c", b"d"]
@@ -367,7 +371,6 @@ def test_another_life_of_the_topic_is_read_from_its_start(
 
 def test_a_topic_that_is_made_anew_meanwhile(
     producer: MemoryProducer,
-    memory_log: MemoryLog,
     memory_ledger: MemoryLedger,
     sink: MemorySink,
     new_runner: NewRunner,
@@ -375,11 +378,7 @@ def test_a_topic_that_is_made_anew_meanwhile(
     write(producer, "a", "b", "c")
     with running(new_runner(), "orders"):
         wait_for(sink, 4)
-        memory_log.recreate("orders")
-        leadership = memory_ledger.claim("w", holder="b")
-        with MemoryProducer(memory_ledger, leadership) as second:
-            second.take_over(["orders"])
-            second.produce("orders", "d")
+        begin_another_life(memory_ledger)
         wait_for(sink, 2)
     assert sink.values("orders") == [b"a", b"b", b"c", b"d"]
 

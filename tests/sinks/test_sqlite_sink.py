@@ -17,17 +17,12 @@ from confluent_kafka import Message
 from epochfence import (
     MisconfiguredError,
     SinkBatch,
-    SinkPosition,
     SinkState,
     SinkUnavailable,
     SqliteSink,
     Upsert,
 )
-from support.sinks import APPLIED, applied_in, apply_sqlite
-
-
-def at(next_offset: int) -> SinkPosition:
-    return SinkPosition(None, 0, next_offset)
+from support.sinks import APPLIED, applied_in, apply_sqlite, at, message
 
 
 def batch(
@@ -35,12 +30,6 @@ def batch(
 ) -> SinkBatch:
     before = None if expected is None else at(expected)
     return SinkBatch("orders", 0, messages, before, at(to), ())
-
-
-def message(offset: int, value: bytes | None, key: bytes | None = None) -> Message:
-    return Message(
-        topic="orders", partition=0, offset=offset, leader_epoch=0, key=key, value=value
-    )
 
 
 @pytest.fixture

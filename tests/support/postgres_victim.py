@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import psycopg
-from confluent_kafka import Message
 
 from epochfence import (
     EpochStart,
     Position,
     PostgresSink,
     SinkBatch,
-    SinkPosition,
     Upsert,
 )
-from support.sinks import apply_postgres
+from support.sinks import apply_postgres, at, message
 
 MARK = "the write begins"
 
@@ -23,18 +21,6 @@ FUNCTION, UPSERT = "function", "upsert"
 START = EpochStart("orders", None, 0, "w", 2, None, Position(0, 4))
 
 _KEY = ("topic", "partition", "leader_epoch", "position")
-
-
-def at(next_offset: int) -> SinkPosition:
-    """A position in the partition that is written to."""
-    return SinkPosition(None, 0, next_offset)
-
-
-def message(offset: int, value: bytes | None) -> Message:
-    """A message of the partition that is written to."""
-    return Message(
-        topic="orders", partition=0, offset=offset, leader_epoch=0, value=value
-    )
 
 
 def write(conninfo: str, kind: str) -> None:

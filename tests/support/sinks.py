@@ -11,6 +11,8 @@ from typing import Any
 import psycopg
 from confluent_kafka import Message
 
+from epochfence import SinkPosition
+
 #: A table in which a message that is applied twice is an error.
 APPLIED = """
 CREATE TABLE applied (
@@ -18,6 +20,25 @@ CREATE TABLE applied (
     UNIQUE (topic, partition, leader_epoch, position)
 )
 """
+
+
+def at(next_offset: int) -> SinkPosition:
+    """A position in a partition that sinks write to."""
+    return SinkPosition(None, 0, next_offset)
+
+
+def message(
+    offset: int,
+    value: bytes | None = b"v",
+    key: bytes | None = None,
+    *,
+    partition: int = 0,
+) -> Message:
+    """A message of such a partition."""
+    return Message(
+        topic="orders", partition=partition, offset=offset, leader_epoch=0, key=key,
+        value=value,
+    )  # fmt: skip
 
 
 def apply_sqlite(cursor: sqlite3.Cursor, messages: Sequence[Message]) -> None:
