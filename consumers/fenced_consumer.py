@@ -441,9 +441,18 @@ class FencedConsumer:
             return self._reader.raw.offsets_for_times(*args, **kwargs)
 
     def consumer_group_metadata(self) -> Any:
-        """As confluent's `Consumer.consumer_group_metadata`."""
+        """As confluent's `Consumer.consumer_group_metadata`, of a member.
+
+        Ask for it before a transaction begins that `send_offsets_to_transaction` is
+        called in. What it is asked for later may be of a later generation, in which
+        the partition belongs to another member.
+
+        Raises:
+            KafkaException: This consumer has subscribed, and is no member now. (The
+                client tells of no member then, and a broker may let that pass.)
+        """
         with self._turns:
-            return self._reader.raw.consumer_group_metadata()
+            return self._reader.group_metadata()
 
     def memberid(self) -> str:
         """This member's id in the group."""

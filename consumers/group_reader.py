@@ -564,6 +564,17 @@ class GroupReader:
             )
         return found
 
+    def group_metadata(self) -> Any:
+        """What a transaction shows of this member, and of its generation."""
+        found = self.raw.consumer_group_metadata()
+        if self._client.is_subscribed and not self.raw.memberid():
+            raise KafkaException(
+                KafkaError(
+                    KafkaError.UNKNOWN_MEMBER_ID, "this consumer is no member now"
+                )
+            )
+        return found
+
     def state(self, tp: TopicPartition) -> SinkState | None:
         """What a sink stores of all that was handed over of a partition.
 

@@ -234,9 +234,14 @@ class Loader:
         found: dict[AssignedPartition, Resumption] = {}
         for partition in partitions:
             state = positions(partition.topic, partition.number)
-            if state is not None:
-                partition.stored_starts = state.starts
-                found[partition] = resume_stored(state.position, partition.topic_id)
+            if state is None:
+                continue
+            partition.stored_starts = state.starts
+            life = partition.topic_id
+            is_of_it = state.position.topic_id == life
+            if is_of_it or partition.topic not in self._looks.renewed:
+                found[partition] = resume_stored(state, life)
+            # else: of a life that was seen to end
         return found
 
     def _no_offsets(

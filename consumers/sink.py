@@ -33,6 +33,7 @@ class SinkBatch:
         position: What it has to store.
         new_starts: The epoch starts that it has to store besides; those that it has
             stay as they are.
+        starts: Every epoch start that counts at the position, the new ones included.
     """
 
     topic: str
@@ -41,6 +42,7 @@ class SinkBatch:
     expected: SinkPosition | None
     position: SinkPosition
     new_starts: Sequence[EpochStart]
+    starts: Sequence[EpochStart] = ()
 
     @property
     def place(self) -> tuple[str, int]:

@@ -20,6 +20,7 @@ from confluent_kafka import (
 )
 
 from epochfence.consumers.fenced_consumer import FencedConsumer
+from epochfence.consumers.group_positions import GroupSink
 from epochfence.consumers.outbox import place_of
 from epochfence.consumers.pieces import cut
 from epochfence.consumers.rejections import OnRejected
@@ -58,12 +59,11 @@ _FIRST_WAIT_S = 0.1
 #: How often the client is called while something is waited for.
 _SERVE_S = 0.2
 
-#: A commit that is refused so says that another member may have the partition.
+#: A commit that is refused so says that this instance is no member any more. (One of
+#: a past generation may be; the client learns of the present one.)
 _GIVEN_TO_OTHERS = {
     KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError.ILLEGAL_GENERATION,
     KafkaError.FENCED_INSTANCE_ID,
-    KafkaError.STALE_MEMBER_EPOCH,
     KafkaError.FENCED_MEMBER_EPOCH,
 }
 
@@ -154,6 +154,7 @@ class SinkRunner:
         self._longest_wait_s = _checked("longest_wait_s", longest_wait_s, 0.1, 3600)
         self._timeout_s = check_timeout(timeout_s)
         self._sink = sink
+        self._group_sink = sink if isinstance(sink, GroupSink) else None
         self._consumer = FencedConsumer(
             {"auto.offset.reset": "earliest", **without_auto_commit(config)},
             ledger,
@@ -167,6 +168,8 @@ class SinkRunner:
             timeout_s=timeout_s,
             positions=self._load,
         )
+        if self._group_sink is not None:
+            self._group_sink.join(self._consumer)
         # Messages that were taken over, and then their batches. A partition that is
         # given up, or placed anew, takes what is in hand of it along: its next reader
         # begins where the sink stands.
@@ -215,12 +218,18 @@ class SinkRunner:
         wait_s = _FIRST_WAIT_S
         while not self._is_stopping:
             try:
-                self._pass()
+                self._take_in_hand()
                 wait_s = _FIRST_WAIT_S
             except LedgerClosed:
                 raise
             except _PASSING as error:
                 wait_s = self._wait_after(error, wait_s)
+                continue
+            # What is in hand now is nowhere else: an error that is not dealt with in
+            # here ends the run.
+            self._write()
+            if time.monotonic() >= self._next_commit:
+                self._commit(asynchronous=True)
 
     def _wait_after(self, error: Exception, wait_s: float) -> float:
         """Wait until something is tried again; how long to wait the next time."""
@@ -244,15 +253,12 @@ class SinkRunner:
             self._consumer.progress,
         )
 
-    def _pass(self) -> None:
-        """One batch: gathered, written, committed in time."""
+    def _take_in_hand(self) -> None:
+        """Gather what is written next."""
         if not self._gathered:  # else an error came between, and they wait
             self._gather()
         self._in_hand = self._batches()
         self._gathered = {}
-        self._write()
-        if time.monotonic() >= self._next_commit:
-            self._commit(asynchronous=True)
 
     def _gather(self) -> None:
         """Take messages over: a batch of them, or what came in time."""
@@ -294,7 +300,9 @@ class SinkRunner:
                 # expects this very position: the next records have a new leader epoch.
                 continue
             new = [start for start in state.starts if start not in self._starts[place]]
-            found[place] = SinkBatch(*place, messages, expected, state.position, new)
+            found[place] = SinkBatch(
+                *place, messages, expected, state.position, new, state.starts
+            )
         return found
 
     # The sink.
@@ -350,7 +358,8 @@ class SinkRunner:
             place = batch.place
             self._in_hand.pop(place, None)
             self._messages += len(batch.messages)
-            self._uncommitted.add(place)
+            if self._group_sink is None:  # else that is how it is stored
+                self._uncommitted.add(place)
             self._stored[place] = batch.position
             self._starts[place].update(batch.new_starts)
 
@@ -369,24 +378,31 @@ class SinkRunner:
             self._consumer.seek(TopicPartition(*place, OFFSET_STORED))
 
     def _see_membership(self, error: SinkFenced) -> None:
-        """Ask the group, by a commit, whether this member still has a partition."""
-        offset = error.found[2]
-        if offset is None:
-            return  # somebody has emptied the store: no sign of another member
-        tp = TopicPartition(error.topic, error.partition, offset)
+        """Ask the group whether this member still has a partition."""
         until = time.monotonic() + self._timeout_s
         while time.monotonic() < until and not self._is_stopping:
             try:
-                self._consumer.commit(offsets=[tp], asynchronous=False)
+                self._ask(error)
                 return
             except KafkaException as refused:
                 if refused.args[0].code() in _GIVEN_TO_OTHERS:
                     raise error from refused
             except TopicUnavailable:
                 return  # it does not tell whose it is; the next pass meets it again
+            except SinkUnavailable as unknown:
+                _log.warning("asked again: %s", unknown)
             self._wait(_SERVE_S)  # a rebalance goes on
             if (error.topic, error.partition) not in self._stored:
                 return  # given up in order
+
+    def _ask(self, error: SinkFenced) -> None:
+        """Have the group refuse a commit, if it does not count this one a member."""
+        offset = error.found[2]
+        if self._group_sink is not None:
+            self._group_sink.ask(error.topic, error.partition)
+        elif offset is not None:  # else emptied by somebody: no sign of another member
+            tp = TopicPartition(error.topic, error.partition, offset)
+            self._consumer.commit(offsets=[tp], asynchronous=False)
 
     def _wait(self, wait_s: float) -> None:
         """Wait, and stay a member of the group meanwhile."""

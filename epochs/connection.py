@@ -251,6 +251,15 @@ def writing_producer(config: Config, last_error: LastError) -> Producer:
     return _make(Producer, _merged(config, _WRITING, {}, _NOT_WRITING), last_error)
 
 
+def transactional_producer(config: Config, last_error: LastError) -> Producer:
+    """A producer that writes in transactions, under the config's `transactional.id`.
+
+    Raises:
+        MisconfiguredError: A setting contradicts that, or is unknown.
+    """
+    return _make(Producer, _merged(config, _WRITING, {}, {}), last_error)
+
+
 def group_consumer(config: Config, last_error: LastError) -> Consumer:
     """A consumer in a user's group, which commits nothing by itself.
 

@@ -93,8 +93,17 @@ class SinkFenced(EpochfenceError):
     found: tuple[str | None, int | None, int | None]
 
     def __str__(self) -> str:
-        is_empty = self.found[2] is None
-        why = "it was emptied" if is_empty else "another instance has written"
+        why = "another instance has written"
+        if self.found == self.expected:
+            return (
+                f"the group counts this instance no more as the one that has "
+                f"{self.topic}[{self.partition}], where the sink stands at (topic id, "
+                f"leader epoch, next offset) {self.found}. Nothing was changed. Drop "
+                f"the batch; reload the position if the partition is assigned again, "
+                f"else stop."
+            )
+        if self.found[2] is None:
+            why = "it was emptied"
         return (
             f"the sink's store of {self.topic}[{self.partition}] stands at (topic id, "
             f"leader epoch, next offset) {self.found}, not at {self.expected}: {why}. "

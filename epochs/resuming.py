@@ -5,7 +5,7 @@ Nothing here knows Kafka: the offsets, leader epochs and metadata come in as val
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from epochfence.epochs.fence import PartitionFence
@@ -29,16 +29,19 @@ class Resumption:
     metadata: CommitMetadata | None = None
 
 
-def resume_stored(position: SinkPosition, topic_id: str | None) -> Resumption:
+def resume_stored(state: SinkState, topic_id: str | None) -> Resumption:
     """Where to begin, after what a sink has stored.
 
-    Epoch starts are stored with the position: below that, none is missing.
+    Epoch starts that are stored with the position are all that count there; of those
+    in the table, a commit says how many do.
 
     Args:
-        position: How far it has come.
+        state: What it has stored.
         topic_id: The present life of the topic; None where there are no ids.
     """
-    stored_id, leader_epoch, offset = position
+    stored_id, leader_epoch, offset = state.position
+    if state.said is not None:
+        return _resume(offset, leader_epoch, state.said, topic_id)
     if stored_id == topic_id:
         return Resumption(offset, leader_epoch, CommitMetadata(topic_id, starts=0))
     if stored_id is not None and topic_id is not None:
@@ -60,6 +63,12 @@ def resume(
     found = decode_commit_metadata(metadata)
     if found is None:
         return Resumption(offset, leader_epoch)
+    return _resume(offset, leader_epoch, found, topic_id)
+
+
+def _resume(
+    offset: int, leader_epoch: int | None, found: CommitMetadata, topic_id: str | None
+) -> Resumption:
     if found.topic_id is not None and topic_id is not None:
         if found.topic_id != topic_id:
             return Resumption(None)
@@ -85,8 +94,12 @@ def metadata_at(
         leader_epoch: That of the last judged record below, None: unknown.
         offset: The offset to be committed.
     """
-    below = _below(fence, leader_epoch, offset)
-    return CommitMetadata(fence.topic_id, len(below), _current(below))
+    return metadata_of(fence.topic_id, _below(fence, leader_epoch, offset))
+
+
+def metadata_of(topic_id: str | None, starts: Collection[EpochStart]) -> CommitMetadata:
+    """What a commit says at a place where these starts count."""
+    return CommitMetadata(topic_id, len(starts), _current(starts))
 
 
 def state_at(fence: PartitionFence, position: SinkPosition) -> SinkState:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from epochfence.epochs.errors import MisconfiguredError
+
+if TYPE_CHECKING:
+    from epochfence.epochs.starts import CommitMetadata
 
 #: The highest epoch. Every language that may read a stamp has a 64-bit integer.
 MAX_EPOCH = 2**63 - 1
@@ -218,7 +221,10 @@ class SinkState(NamedTuple):
     Attributes:
         position: How far it has come.
         starts: Every epoch start that counts there.
+        said: What a commit says of the starts, where those are in the max-epoch table
+            and nowhere else (`KafkaSink`); None: `starts` are all.
     """
 
     position: SinkPosition
     starts: tuple[EpochStart, ...] = ()
+    said: CommitMetadata | None = None

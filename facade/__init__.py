@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from epochfence.consumers.fence import Fence
 from epochfence.consumers.fenced_consumer import FencedConsumer
+from epochfence.consumers.kafka_sink import KafkaSink
 from epochfence.consumers.row_guard import guarded_upsert
 from epochfence.consumers.sink import Sink, SinkBatch
 from epochfence.consumers.sink_runner import SinkProgress, SinkRunner
@@ -82,6 +83,7 @@ __all__ = [
     "SinkRunner",
     "SinkProgress",
     "SqliteSink",
+    "KafkaSink",
     "Upsert",
     "guarded_upsert",
     "Sink",

@@ -119,8 +119,8 @@ class SinkContract(ABC):
             EpochStart(_TOPIC, None, 0, "~gen", 0, None, Position(None, 7)),
             EpochStart(_TOPIC, None, 0, "~gen", 2**63 - 1, None, Position(0, 2**40)),
         ]
-        sink.write([_batch([], None, _at(1), begun)])
-        sink.write([_batch([], _at(1), _at(2), [*begun, _began(1, 1)])])
+        sink.write([_batch([], None, _at(8), begun)])
+        sink.write([_batch([], _at(8), _at(9), [*begun, _began(1, 1)])])
         state = self.open().load(_TOPIC, 0)
         assert state is not None
         assert len(state.starts) == 4

@@ -1,0 +1,111 @@
+"""A sink's positions, kept as the commits of the group that reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from epochfence.consumers.sink import Sink, SinkBatch
+from epochfence.epochs.errors import SinkUnavailable
+from epochfence.epochs.resuming import metadata_of
+from epochfence.epochs.starts import CommitMetadata, decode_commit_metadata
+from epochfence.epochs.values import Place, SinkPosition, SinkState
+
+#: By such an error the group says that a member of another generation may have what
+#: this one had.
+NOT_OF_THE_GENERATION = {
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError.FENCED_MEMBER_EPOCH,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.STALE_MEMBER_EPOCH,
+}
+
+
+class GroupMember(Protocol):
+    """The consumer that reads for a sink, as a member of its group."""
+
+    def committed(
+        self, partitions: list[TopicPartition], timeout: float = ...
+    ) -> list[TopicPartition]:
+        """The group's committed offsets."""
+        ...
+
+    def consumer_group_metadata(self) -> Any:
+        """What a transaction shows of this member, and of its generation."""
+        ...
+
+
+@runtime_checkable
+class GroupSink(Sink, Protocol):
+    """A sink whose positions are the commits of the group that reads.
+
+    It is the group that keeps stale instances from writing.
+    """
+
+    def join(self, member: GroupMember) -> None:
+        """Go by this member of the group, from now on."""
+        ...
+
+    def ask(self, topic: str, partition: int) -> None:
+        """Ask the group whether it would take a commit of its member. None is made.
+
+        Raises:
+            KafkaException: It would not.
+            SinkUnavailable: It does not answer now.
+        """
+        ...
+
+
+def stored_states(
+    member: GroupMember, places: Sequence[Place], store: str, timeout_s: float
+) -> list[SinkState | None]:
+    """What the group has committed of partitions, None for nothing yet.
+
+    Args:
+        member: A consumer of the group. It has to read committed: then an offset in an
+            open transaction is waited for.
+        places: The partitions.
+        store: Names the cluster, for people.
+        timeout_s: How long to wait.
+
+    Raises:
+        SinkUnavailable: The group does not answer, or a transaction stays open.
+    """
+    wanted = [TopicPartition(*place) for place in places]
+    try:
+        found = member.committed(wanted, timeout=timeout_s)
+        for tp in found:
+            if tp.error is not None:
+                raise KafkaException(tp.error)
+    except KafkaException as error:
+        reason = f"the group's committed offset is not to be had: {error.args[0].str()}"
+        raise SinkUnavailable(store, reason) from error
+    return [_state(tp) for tp in found]
+
+
+def _state(tp: TopicPartition) -> SinkState | None:
+    if tp.offset < 0:
+        return None
+    # Where somebody else has committed, nothing is said.
+    said = decode_commit_metadata(tp.metadata) or CommitMetadata(None)
+    return SinkState(SinkPosition(said.topic_id, tp.leader_epoch, tp.offset), said=said)
+
+
+def commit_of(batch: SinkBatch, *, with_epochs: bool = True) -> TopicPartition:
+    """The commit that stores a batch's position.
+
+    Args:
+        batch: The batch.
+        with_epochs: False where the broker refused it as too large.
+    """
+    topic_id, leader_epoch, offset = batch.position
+    metadata = metadata_of(topic_id, batch.starts).encode(with_epochs=with_epochs)
+    # The embedded broker, whose topics have no ids, refuses leader epochs.
+    known = None if topic_id is None else leader_epoch
+    return TopicPartition(
+        *batch.place, offset, metadata=metadata,
+        leader_epoch=-1 if known is None else known,
+    )  # fmt: skip

@@ -1,0 +1,377 @@
+"""Kafka as a sink: what comes of the messages, and their offsets, in one transaction.
+
+The positions are the group's commits, which the broker takes from a member of the
+present generation only (KIP-447). Epoch starts are facts, and stand in the max-epoch
+table before a message is handed over: were they in the transaction, an open one would
+hold up whoever reads the table.
+
+Measured with librdkafka 2.16 and Kafka 4.3: a transaction that the coordinator ended
+because it lasted too long fails as one does whose `transactional.id` was taken by
+another producer. How long it lasted tells them apart.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from secrets import token_hex
+from types import TracebackType
+from typing import Any
+
+from confluent_kafka import (
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+from epochfence.consumers.group_positions import (
+    NOT_OF_THE_GENERATION,
+    GroupMember,
+    commit_of,
+    stored_states,
+)
+from epochfence.consumers.sink import SinkBatch, checked_apply
+from epochfence.epochs.connection import Config, LastError, transactional_producer
+from epochfence.epochs.deadlines import deadline_after, time_left
+from epochfence.epochs.errors import MisconfiguredError, SinkFenced, SinkUnavailable
+from epochfence.epochs.values import SinkState, check_timeout
+
+#: What does not pass by itself: whoever runs the sink has to see to it.
+_LASTING = {
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.UNSUPPORTED_VERSION,
+}
+
+#: How long the client is served at a time where its queue is full.
+_FULL_S = 0.1
+
+
+class Output:
+    """What a function that applies messages produces with, in the sink's transaction.
+
+    Args:
+        producer: The client underneath.
+        timeout_s: How long to wait for room in its queue.
+    """
+
+    def __init__(self, producer: Producer, timeout_s: float) -> None:
+        self._producer = producer
+        self._produce: Callable[..., None] = producer.produce
+        self._timeout_s = timeout_s
+        self.failure: KafkaException | None = None
+
+    def produce(self, topic: str, *arguments: Any, **options: Any) -> None:
+        """As confluent's `Producer.produce`; where the queue is full, it waits.
+
+        Raises:
+            KafkaException: The client refuses the message.
+            BufferError: The queue stays full.
+        """
+        try:
+            try:
+                self._produce(topic, *arguments, **options)
+            except BufferError:
+                self._wait_and_produce(topic, *arguments, **options)
+        except KafkaException as error:
+            self.failure = error
+            raise
+
+    def _wait_and_produce(self, topic: str, *arguments: Any, **options: Any) -> None:
+        deadline = deadline_after(self._timeout_s)
+        while True:
+            self._producer.poll(_FULL_S)
+            try:
+                return self._produce(topic, *arguments, **options)
+            except BufferError:
+                if not time_left(deadline):
+                    raise
+
+
+#: Applies messages of one partition, in order: it calls `output.produce`.
+Apply = Callable[[Output, Sequence[Message]], object]
+
+
+class KafkaSink:
+    """Produces what comes of the messages, of each admitted one once.
+
+    It seems so to readers with `isolation.level=read_committed`, which is the default
+    of librdkafka's consumers, and not of Java's. Its positions are the commits of the
+    group that reads: where those are reset, messages are applied again.
+
+    Args:
+        config: As for confluent's `Producer`, for the cluster that is read from.
+            `transaction.timeout.ms` is 10,000 unless given. `transactional.id` is a
+            new one unless given, `epochfence-sink-` and 16 hex digits; where it is
+            given, each instance needs its own, and one that is started again ends at
+            once what its predecessor left open, instead of after that time.
+        apply: What to do with messages of one partition, in order: a function of an
+            object, whose `produce` is as that of confluent's `Producer`, and of the
+            messages.
+        timeout_s: How long to wait for the cluster.
+
+    Raises:
+        MisconfiguredError: A setting is wrong.
+        SinkUnavailable: The cluster does not answer.
+    """
+
+    def __init__(
+        self, config: Config, apply: Apply, *, timeout_s: float = 10.0
+    ) -> None:
+        self._apply: Apply = checked_apply(apply)
+        self._timeout_s = check_timeout(timeout_s)
+        self._config, self._longest_s = _settings(config)
+        self._store = f"Kafka at {self._config.get('bootstrap.servers')}"
+        self._lock = threading.Lock()
+        self._last_error = LastError(config)
+        self._member: GroupMember | None = None
+        self._is_open = False
+        self._begun_at = 0.0
+        # None, too, while a transaction's outcome is not known: the next one that is
+        # opened under the same id ends it, one way or the other.
+        self._producer: Producer | None = None
+        self._ready()
+
+    def join(self, member: GroupMember) -> None:
+        """Go by this member of the group that reads; a `SinkRunner` sees to it."""
+        self._member = member
+
+    # Reading and writing.
+
+    def load(self, topic: str, partition: int) -> SinkState | None:
+        """What was stored last of a partition, None for nothing yet.
+
+        Raises:
+            SinkUnavailable: The cluster does not answer now, or another instance's
+                transaction is still open.
+        """
+        with self._lock:
+            self._ready()
+            return self._loaded([(topic, partition)])[0]
+
+    def write(self, batches: Sequence[SinkBatch]) -> None:
+        """Apply batches of different partitions, all in one transaction.
+
+        Raises:
+            SinkFenced: The group counts this instance no more as the one that has the
+                partition, or another has written. Nothing has changed.
+            SinkUnavailable: The cluster does not answer; or the transaction lasted too
+                long, and was ended. Either all of it was stored, or nothing.
+            MisconfiguredError: Another producer has taken the `transactional.id`.
+            KafkaException: What was produced is refused. Nothing has changed.
+            Exception: Whatever the function that applies messages raises: nothing has
+                changed.
+        """
+        with self._lock:
+            try:
+                self._write(batches, with_epochs=True)
+            except _MetadataTooLarge:
+                self._write(batches, with_epochs=False)
+
+    def ask(self, topic: str, partition: int) -> None:
+        """Ask the group whether it would take a commit of its member. None is made.
+
+        Raises:
+            KafkaException: It would not.
+            SinkUnavailable: It does not answer now.
+        """
+        with self._lock:
+            producer = self._ready()
+            try:
+                generation = self._joined.consumer_group_metadata()
+                self._begin(producer)
+                producer.send_offsets_to_transaction(
+                    [TopicPartition(topic, partition, 0)], generation, self._timeout_s
+                )
+            except KafkaException as error:
+                if error.args[0].code() in NOT_OF_THE_GENERATION:
+                    raise
+                raise self._failure(error) from error
+            finally:
+                self._abort(producer)
+
+    def _write(self, batches: Sequence[SinkBatch], *, with_epochs: bool) -> None:
+        producer = self._ready()
+        output = Output(producer, self._timeout_s)
+        is_applying = False
+        try:
+            # First of all: should the partitions go to others from here on, it is of
+            # a generation that has passed.
+            generation = self._joined.consumer_group_metadata()
+            self._begin(producer)
+            is_applying = True
+            for batch in batches:
+                if batch.messages:
+                    self._apply(output, batch.messages)
+            is_applying = False
+            # While the client sends what was produced.
+            states = self._loaded([batch.place for batch in batches])
+            for batch, state in zip(batches, states, strict=True):
+                batch.check(None if state is None else state.position)
+            offsets = [commit_of(batch, with_epochs=with_epochs) for batch in batches]
+            producer.send_offsets_to_transaction(offsets, generation, self._timeout_s)
+            self._commit(producer)
+        except KafkaException as error:
+            self._abort(producer)
+            if is_applying and error is not output.failure:
+                raise  # of another client, which the function uses
+            code = error.args[0].code()
+            if code == KafkaError.OFFSET_METADATA_TOO_LARGE and with_epochs:
+                raise _MetadataTooLarge from error
+            if code in NOT_OF_THE_GENERATION:
+                raise self._fenced(batches[0]) from error
+            raise self._failure(error) from error
+        except BaseException:
+            self._abort(producer)
+            raise
+
+    @property
+    def _joined(self) -> GroupMember:
+        if self._member is None:
+            raise MisconfiguredError(
+                "member", None, "a KafkaSink goes by a member of the group that reads",
+                "Let a SinkRunner drive it, or call join.",
+            )  # fmt: skip
+        return self._member
+
+    def _loaded(self, places: Sequence[tuple[str, int]]) -> list[SinkState | None]:
+        return stored_states(self._joined, places, self._store, self._timeout_s)
+
+    # The transaction.
+
+    def _ready(self) -> Producer:
+        """The producer; what an earlier one left open has ended.
+
+        Raises:
+            SinkUnavailable: The cluster does not answer.
+            KafkaException: It refuses the transactional id, or the settings.
+        """
+        if self._producer is not None:
+            return self._producer
+        producer = transactional_producer(self._config, self._last_error)
+        deadline = deadline_after(self._timeout_s)
+        while True:
+            try:
+                producer.init_transactions(time_left(deadline))
+                break
+            except KafkaException as error:
+                if not error.args[0].retriable() or not time_left(deadline):
+                    raise self._failure(error) from error
+        self._last_error.clear()
+        self._producer = producer
+        return producer
+
+    def _begin(self, producer: Producer) -> None:
+        producer.begin_transaction()
+        self._begun_at = time.monotonic()
+        self._is_open = True
+
+    def _commit(self, producer: Producer) -> None:
+        deadline = deadline_after(self._timeout_s)
+        while True:
+            try:
+                producer.commit_transaction(time_left(deadline))
+                self._is_open = False
+                return
+            except KafkaException as error:
+                # Called again, it goes on where it was.
+                if not error.args[0].retriable() or not time_left(deadline):
+                    raise
+
+    def _abort(self, producer: Producer) -> None:
+        """End the transaction; where that fails, the next producer does it."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            producer.abort_transaction(self._timeout_s)
+        except BaseException as error:
+            self._producer = None
+            if not isinstance(error, KafkaException):
+                raise
+
+    # Errors, by what the caller has to do.
+
+    def _fenced(self, batch: SinkBatch) -> SinkFenced:
+        state = self._loaded([batch.place])[0]
+        nothing = (None, None, None)
+        found = nothing if state is None else state.position
+        return SinkFenced(*batch.place, batch.expected or nothing, found)
+
+    def _failure(
+        self, error: KafkaException
+    ) -> KafkaException | SinkUnavailable | MisconfiguredError:
+        cause = error.args[0]
+        if cause.code() in _LASTING:
+            return error
+        lasted_s = time.monotonic() - self._begun_at
+        if cause.code() == KafkaError._FENCED and lasted_s < self._longest_s:
+            return MisconfiguredError(
+                "transactional.id", self._config["transactional.id"],
+                f"another producer has taken it, {lasted_s:.1f} s after this "
+                f"transaction began",
+                "Give each instance an id of its own. Where another was started in "
+                "place of this one, all is well: this one has changed nothing.",
+            )  # fmt: skip
+        reason = self._last_error.or_else(cause.str())
+        if cause.code() == KafkaError._FENCED:
+            reason = (
+                f"the transaction lasted {lasted_s:.1f} s, and is ended after "
+                f"{self._longest_s:g} s (transaction.timeout.ms)"
+            )
+        return SinkUnavailable(self._store, reason)
+
+    # The end.
+
+    def close(self) -> None:
+        """Give the client back. May be called again."""
+        with self._lock:
+            self._producer = None
+
+    def __enter__(self) -> KafkaSink:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _MetadataTooLarge(Exception):
+    """The broker takes no commit metadata of that size. Nothing has changed."""
+
+
+def _settings(config: Config) -> tuple[dict[str, Any], float]:
+    """The producer's settings, and how many seconds a transaction lasts at most."""
+    if not isinstance(config, Mapping):
+        raise MisconfiguredError(
+            "config", config, "no settings of a client",
+            "Give, for instance, {'bootstrap.servers': 'host:port'}.",
+        )  # fmt: skip
+    settings: dict[str, Any] = {
+        "transactional.id": f"epochfence-sink-{token_hex(8)}",
+        "transaction.timeout.ms": 10_000,
+        **config,
+    }
+    longest_ms = settings["transaction.timeout.ms"]
+    if isinstance(longest_ms, bool) or not str(longest_ms).strip().isdecimal():
+        raise MisconfiguredError(
+            "transaction.timeout.ms", longest_ms, "no time", "Use milliseconds."
+        )
+    return settings, int(str(longest_ms)) / 1000
