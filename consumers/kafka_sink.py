@@ -56,6 +56,9 @@ _LASTING = {
     KafkaError.UNSUPPORTED_VERSION,
 }
 
+#: What an abort says of the messages that were still on their way.
+_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+
 #: How long the client is served at a time where its queue is full.
 _FULL_S = 0.1
 
@@ -139,6 +142,7 @@ class KafkaSink:
         self._last_error = LastError(config)
         self._member: GroupMember | None = None
         self._is_open = False
+        self._refusal: KafkaError | None = None
         self._begun_at = 0.0
         # None, too, while a transaction's outcome is not known: the next one that is
         # opened under the same id ends it, one way or the other.
@@ -261,7 +265,9 @@ class KafkaSink:
         """
         if self._producer is not None:
             return self._producer
-        producer = transactional_producer(self._config, self._last_error)
+        producer = transactional_producer(
+            {**self._config, "on_delivery": self._delivered}, self._last_error
+        )
         deadline = deadline_after(self._timeout_s)
         while True:
             try:
@@ -274,7 +280,15 @@ class KafkaSink:
         self._producer = producer
         return producer
 
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        """Keep why a message was refused: the transaction only says that one was."""
+        if error is None or self._refusal is not None:
+            return
+        if error.code() not in _PURGED:
+            self._refusal = error
+
     def _begin(self, producer: Producer) -> None:
+        self._refusal = None
         producer.begin_transaction()
         self._begun_at = time.monotonic()
         self._is_open = True
@@ -314,9 +328,9 @@ class KafkaSink:
     def _failure(
         self, error: KafkaException
     ) -> KafkaException | SinkUnavailable | MisconfiguredError:
-        cause = error.args[0]
+        cause = self._refusal or error.args[0]
         if cause.code() in _LASTING:
-            return error
+            return KafkaException(cause)
         lasted_s = time.monotonic() - self._begun_at
         if cause.code() == KafkaError._FENCED and lasted_s < self._longest_s:
             return MisconfiguredError(
@@ -367,6 +381,7 @@ def _settings(config: Config) -> tuple[dict[str, Any], float]:
     settings: dict[str, Any] = {
         "transactional.id": f"epochfence-sink-{token_hex(8)}",
         "transaction.timeout.ms": 10_000,
+        "delivery.report.only.error": True,
         **config,
     }
     longest_ms = settings["transaction.timeout.ms"]
@@ -374,4 +389,6 @@ def _settings(config: Config) -> tuple[dict[str, Any], float]:
         raise MisconfiguredError(
             "transaction.timeout.ms", longest_ms, "no time", "Use milliseconds."
         )
-    return settings, int(str(longest_ms)) / 1000
+    # The client wants no request to outlast the transaction.
+    settings.setdefault("socket.timeout.ms", min(10_000, int(longest_ms)))
+    return settings, int(longest_ms) / 1000

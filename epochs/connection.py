@@ -65,6 +65,9 @@ _WRITING: dict[str, Any] = {
     "delivery.report.only.error": False,
 }
 
+# A producer whose transactions say all that has to be known of success.
+_IN_TRANSACTIONS: dict[str, Any] = {"acks": "all", "enable.idempotence": True}
+
 # A consumer of the user's; what it replaces, our own code carries out.
 _CONSUMING: dict[str, Any] = {
     "enable.auto.commit": False,
@@ -257,7 +260,7 @@ def transactional_producer(config: Config, last_error: LastError) -> Producer:
     Raises:
         MisconfiguredError: A setting contradicts that, or is unknown.
     """
-    return _make(Producer, _merged(config, _WRITING, {}, {}), last_error)
+    return _make(Producer, _merged(config, _IN_TRANSACTIONS, {}, {}), last_error)
 
 
 def group_consumer(config: Config, last_error: LastError) -> Consumer:

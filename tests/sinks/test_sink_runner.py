@@ -456,3 +456,31 @@ def test_settings_that_make_no_sense(
 def test_a_config_that_is_none(memory_ledger: MemoryLedger) -> None:
     with pytest.raises(MisconfiguredError, match="config"):
         SinkRunner("x", memory_ledger, MemorySink(), require=REQUIRE)  # type: ignore[arg-type]
+
+
+def test_what_the_function_raises_ends_the_run_whatever_it_is(
+    producer: MemoryProducer, new_runner: NewRunner
+) -> None:
+    """An error that passes, of the ledger, does not if it comes out of a sink.
+
+    What was in hand would be gone, and the next batch be stored behind it.
+    """
+
+    class Asking(MemorySink):
+        def write(self, batches: Sequence[SinkBatch]) -> None:
+            if not self.failures:
+                self.failures += 1
+                raise LedgerUnavailable("epochfence.coordination", "asked in vain")
+            super().write(batches)
+
+    write(producer, "a")
+    sink = Asking()
+    with (
+        pytest.raises(LedgerUnavailable),
+        running(new_runner(sink=sink), "orders") as run,
+    ):
+        wait_until(lambda: run.is_over, 30, "the run ends")
+    assert sink.values("orders") == []
+    with running(new_runner(sink=sink), "orders"):
+        wait_for(sink, 2)
+    assert sink.values("orders") == [b"a"]
