@@ -391,4 +391,7 @@ def _settings(config: Config) -> tuple[dict[str, Any], float]:
         )
     # The client wants no request to outlast the transaction.
     settings.setdefault("socket.timeout.ms", min(10_000, int(longest_ms)))
+    # Else it waits for a topic that is not there for as long as the transaction lasts.
+    propagation_ms = min(5_000, int(longest_ms) // 2)
+    settings.setdefault("topic.metadata.propagation.max.ms", propagation_ms)
     return settings, int(longest_ms) / 1000
