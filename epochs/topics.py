@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
@@ -56,10 +56,12 @@ class TopicFacts:
     Attributes:
         topic_id: Kafka's id of its present life: URL-safe base64 without padding.
         partitions: The numbers of its partitions.
+        replicas: How many brokers have each of them, at the least.
     """
 
     topic_id: str
     partitions: list[int]
+    replicas: int = 1
 
 
 class TopicKeeper:
@@ -103,7 +105,7 @@ class TopicKeeper:
                 topic,
                 len(partitions),
             )
-        settings = self._settings(topic)
+        settings = self.settings(topic)
         if settings is None:
             _log.warning("the settings of topic %s may not be read", topic)
         else:
@@ -125,6 +127,7 @@ class TopicKeeper:
         return TopicFacts(
             str(described.topic_id).translate(_URL_SAFE).rstrip("="),
             sorted(partition.id for partition in described.partitions),
+            min((len(p.replicas) for p in described.partitions), default=1),
         )
 
     def is_compacted(self, topic: str, timeout_s: float | None = None) -> bool:
@@ -135,7 +138,7 @@ class TopicKeeper:
         Raises:
             TopicUnavailable: The cluster does not answer, or there is no such topic.
         """
-        settings = self._settings(topic, timeout_s)
+        settings = self.settings(topic, timeout_s)
         return settings is None or "compact" in settings.get("cleanup.policy", "")
 
     def _describe(self, topic: str, timeout_s: float) -> TopicDescription | None:
@@ -226,24 +229,10 @@ class TopicKeeper:
     def _create(self, topic: str, brokers: int) -> None:
         is_safe = brokers >= _SAFE_BROKERS
         config = {**_CONFIG, "min.insync.replicas": "2" if is_safe else "1"}
-        new = NewTopic(
-            topic,
-            num_partitions=1,
-            replication_factor=_SAFE_BROKERS if is_safe else 1,
-            config=config,
-        )
-
-        def create(wait_s: float) -> Future[None]:
-            return self._admin.create_topics(
-                [new], request_timeout=wait_s, operation_timeout=wait_s
-            )[topic]
-
         try:
-            self._answer(topic, create, self._timeout_s)
+            self._make(topic, 1, _SAFE_BROKERS if is_safe else 1, config)
         except KafkaException as error:
             code = _code(error)
-            if code == KafkaError.TOPIC_ALREADY_EXISTS:
-                return
             if code in _MAY_NOT_CREATE:
                 raise self._missing(
                     topic, brokers, "and this client is not allowed to create it"
@@ -253,12 +242,58 @@ class TopicKeeper:
                     topic, brokers, f"and the cluster refuses to create it: {error}"
                 ) from error
             raise self._unavailable(topic, error) from error
-        _log.info("created topic %s", topic)
 
-    def _settings(
+    def create(
+        self, topic: str, partitions: int, replicas: int, settings: Mapping[str, str]
+    ) -> TopicFacts:
+        """Create a topic, and wait until each partition has a leader.
+
+        Raises:
+            TopicUnavailable: The cluster does not answer.
+            MisconfiguredError: It refuses.
+        """
+        try:
+            self._make(topic, partitions, replicas, settings)
+        except KafkaException as error:
+            if _code(error) not in _MAY_NOT_CREATE | _CANNOT_CREATE:
+                raise self._unavailable(topic, error) from error
+            raise MisconfiguredError(
+                "topic", topic,
+                f"it does not exist, and the cluster refuses to create it: "
+                f"{error.args[0].str()}",
+                f"Create it with {partitions} partitions, or have it allowed.",
+            ) from error  # fmt: skip
+        self._wait_for(topic)
+        facts = self.facts(topic)
+        assert facts is not None
+        return facts
+
+    def _make(
+        self, topic: str, partitions: int, replicas: int, settings: Mapping[str, str]
+    ) -> None:
+        new = NewTopic(topic, partitions, replicas, config=dict(settings))
+
+        def create(wait_s: float) -> Future[None]:
+            return self._admin.create_topics(
+                [new], request_timeout=wait_s, operation_timeout=wait_s
+            )[topic]
+
+        try:
+            self._answer(topic, create, self._timeout_s)
+        except KafkaException as error:
+            if _code(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        else:
+            _log.info("created topic %s", topic)
+
+    def settings(
         self, topic: str, timeout_s: float | None = None
     ) -> dict[str, str] | None:
-        """The topic's settings, None where this client may not read them."""
+        """The topic's settings, None where this client may not read them.
+
+        Raises:
+            TopicUnavailable: The cluster does not answer, or there is no such topic.
+        """
         wait_s = self._timeout_s if timeout_s is None else timeout_s
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
 

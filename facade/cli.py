@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epochfence import cli_audit, cli_demo, cli_ledger
+from epochfence import cli_audit, cli_demo, cli_gate, cli_ledger
 
 app = typer.Typer(
     name="epochfence",
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command("demo")(cli_demo.demo)
 app.command("audit")(cli_audit.audit)
+app.command("gate")(cli_gate.gate)
 app.add_typer(cli_ledger.app, name="ledger")
 
 

@@ -25,16 +25,22 @@ from epochfence.audit_sources import (
     read_told_ledger,
 )
 from epochfence.cli_options import (
+    Authority,
     BootstrapServer,
     CommandConfig,
+    MaxJump,
     Properties,
+    Scopes,
+    StampOption,
     Timeout,
+    Unstamped,
+    UnstampedChoice,
+    fence_settings,
     kafka_config,
 )
 from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
-from epochfence.epochs.stamps import stamp_reader
 from epochfence.epochs.topics import COORDINATION_TOPIC
 from epochfence.epochs.verdicts import REJECTED
 from epochfence.files import (
@@ -66,21 +72,6 @@ class FailOn(str, Enum):
     rejected = "rejected"
     quarantined = "quarantined"
     never = "never"
-
-
-class AuthorityChoice(str, Enum):
-    """Who says which epochs exist."""
-
-    ledger = "ledger"
-    max_seen = "max-seen"
-
-
-class UnstampedChoice(str, Enum):
-    """What becomes of a record without a required stamp."""
-
-    quarantine = "quarantine"
-    admit = "admit"
-    admit_until_first_stamp = "admit-until-first-stamp"
 
 
 _FAILING = {
@@ -133,42 +124,11 @@ def audit(
             help="A table file (JSON lines): epoch starts known beforehand.",
         ),
     ] = None,
-    scopes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--scope",
-            metavar="S",
-            help="A scope whose stamp every record must carry. May be repeated. "
-            "Without it, any stamp satisfies.",
-        ),
-    ] = None,
-    stamp: Annotated[
-        str,
-        typer.Option(
-            metavar="STAMP",
-            help="epochfence, or another system's header as HEADER:int64be or "
-            "HEADER:decimal.",
-        ),
-    ] = "epochfence",
-    authority: Annotated[
-        AuthorityChoice | None,
-        typer.Option(
-            help="Who says which epochs exist. Default: ledger for the stamp "
-            "epochfence, max-seen for a foreign header.",
-            show_default=False,
-        ),
-    ] = None,
-    unstamped: Annotated[
-        UnstampedChoice,
-        typer.Option(help="What becomes of a record without a required stamp."),
-    ] = UnstampedChoice.quarantine,
-    max_jump: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="With max-seen: how far above the current epoch the next may be.",
-        ),
-    ] = None,
+    scopes: Scopes = None,
+    stamp: StampOption = "epochfence",
+    authority: Authority = None,
+    unstamped: Unstamped = UnstampedChoice.quarantine,
+    max_jump: MaxJump = None,
     format: Annotated[
         AuditFormat, typer.Option(help="How to print the report.")
     ] = AuditFormat.table,
@@ -192,13 +152,7 @@ def audit(
     usage or input.
     """
     with reported_errors():
-        settings = FenceSettings(
-            scopes or (),
-            unstamped=unstamped.value,
-            authority=None if authority is None else authority.value,
-            stamps=stamp_reader(stamp),
-            max_jump=max_jump,
-        )
+        settings = fence_settings(scopes, stamp, authority, unstamped, max_jump)
         _check_source(records, topic)
         if topic is None:
             _check_file(

@@ -21,6 +21,7 @@ from epochfence.cli_options import (
     CommandConfig,
     CoordinationTopic,
     Properties,
+    TableTopic,
     Timeout,
     kafka_config,
 )
@@ -157,9 +158,7 @@ def claim(
     properties: Properties = None,
     command_config: CommandConfig = None,
     coordination_topic: CoordinationTopic = COORDINATION_TOPIC,
-    table_topic: Annotated[
-        str, typer.Option(metavar="NAME", help="The topic of the max-epoch table.")
-    ] = TABLE_TOPIC,
+    table_topic: TableTopic = TABLE_TOPIC,
     create: Annotated[
         bool, typer.Option(help="Create the topics where they are missing.")
     ] = True,

@@ -1,13 +1,16 @@
-"""Options that several commands share: how to reach the cluster, in kcat's letters."""
+"""Options that several commands share: the cluster, in kcat's letters; the fence."""
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from epochfence.epochs.errors import MisconfiguredError
+from epochfence.epochs.settings import FenceSettings
+from epochfence.epochs.stamps import stamp_reader
 
 BootstrapServer = Annotated[
     str | None,
@@ -51,6 +54,83 @@ Timeout = Annotated[
         help="How long the cluster may take.",
     ),
 ]
+TableTopic = Annotated[
+    str, typer.Option(metavar="NAME", help="The topic of the max-epoch table.")
+]
+
+
+class AuthorityChoice(str, Enum):
+    """Who says which epochs exist."""
+
+    ledger = "ledger"
+    max_seen = "max-seen"
+
+
+class UnstampedChoice(str, Enum):
+    """What becomes of a record without a required stamp."""
+
+    quarantine = "quarantine"
+    admit = "admit"
+    admit_until_first_stamp = "admit-until-first-stamp"
+
+
+Scopes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scope",
+        metavar="S",
+        help="A scope whose stamp every record must carry. May be repeated. "
+        "Without it, any stamp satisfies.",
+    ),
+]
+StampOption = Annotated[
+    str,
+    typer.Option(
+        metavar="STAMP",
+        help="epochfence, or another system's header as HEADER:int64be or "
+        "HEADER:decimal.",
+    ),
+]
+Authority = Annotated[
+    AuthorityChoice | None,
+    typer.Option(
+        help="Who says which epochs exist. Default: ledger for the stamp epochfence, "
+        "max-seen for a foreign header.",
+        show_default=False,
+    ),
+]
+Unstamped = Annotated[
+    UnstampedChoice,
+    typer.Option(help="What becomes of a record without a required stamp."),
+]
+MaxJump = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="With max-seen: how far above the current epoch the next may be.",
+    ),
+]
+
+
+def fence_settings(
+    scopes: list[str] | None,
+    stamp: str,
+    authority: AuthorityChoice | None,
+    unstamped: UnstampedChoice,
+    max_jump: int | None,
+) -> FenceSettings:
+    """The settings of a fence that the options name.
+
+    Raises:
+        MisconfiguredError: One of them is no setting, or contradicts another.
+    """
+    return FenceSettings(
+        scopes or (),
+        unstamped=unstamped.value,
+        authority=None if authority is None else authority.value,
+        stamps=stamp_reader(stamp),
+        max_jump=max_jump,
+    )
 
 
 def kafka_config(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 import typer
+from confluent_kafka import KafkaException
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -23,6 +24,7 @@ from epochfence.epochs.errors import (
     ClaimUnknown,
     EpochfenceError,
     MisconfiguredError,
+    SinkFenced,
 )
 
 #: The exit codes of every command.
@@ -79,11 +81,14 @@ def reported_errors(if_interrupted: str = "") -> Generator[None, None, None]:
         try:
             yield
             sys.stdout.flush()
-        except (ClaimLost, ClaimUnknown) as error:
+        except (ClaimLost, ClaimUnknown, SinkFenced) as error:
             _print_error(error)
             raise typer.Exit(EXIT_FAILED) from error
         except EpochfenceError as error:
             _print_error(error)
+            raise typer.Exit(EXIT_BAD_INPUT) from error
+        except KafkaException as error:
+            _print_error(f"the cluster or its client refuses: {error.args[0].str()}")
             raise typer.Exit(EXIT_BAD_INPUT) from error
         except KeyboardInterrupt:
             _print_error(f"interrupted. {if_interrupted}".rstrip())
