@@ -7,7 +7,7 @@ import signal
 import subprocess
 from contextlib import suppress
 
-from support.sink_instance import SINK_FENCED, STEPS
+from support.sink_instance import SINK_FENCED
 from support.sink_world import PARTITIONS, SinkWorld
 from support.waiting import wait_until
 
@@ -22,7 +22,7 @@ def play(world: SinkWorld, dice: random.Random, steps: int = 12) -> None:
     def start() -> None:
         # Those of another group believe that all partitions are theirs.
         group = dice.choice([world.group, world.group, f"{world.group}-other"])
-        step = dice.choice([None, None, dice.choice(STEPS)])
+        step = dice.choice([None, None, dice.choice(world.store.steps)])
         options = {} if step is None else {"step": step, "times": dice.randint(1, 3)}
         awake.append(
             world.start(group=group, session_timeout_ms=_SESSION_MS, **options)

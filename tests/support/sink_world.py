@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from support.brokers import KafkaBroker
 from support.ledgers import LedgerTopics
 from support.model import parse_ours
 from support.reading import read_all
-from support.sinks import APPLIED, applied_in
+from support.sink_stores import Store
 from support.stream import Stream, stamp
 from support.waiting import wait_until
 
@@ -28,23 +26,23 @@ _END_S = 60
 
 
 class SinkWorld:
-    """One topic, its leaders of now and before, one database, and its instances.
+    """One topic, its leaders of now and before, one store, and its instances.
 
     Args:
         kafka: The broker.
         topics: The ledger's topics.
         ledger: The ledger.
-        folder: Where the database goes.
+        store: What the instances write to.
     """
 
     def __init__(
-        self, kafka: KafkaBroker, topics: LedgerTopics, ledger: Ledger, folder: Path
+        self, kafka: KafkaBroker, topics: LedgerTopics, ledger: Ledger, store: Store
     ) -> None:
         self.kafka = kafka
         self.ledger = ledger
         self.topic = kafka.create_topic("orders", PARTITIONS)
         self.scope = f"w-{secrets.token_hex(4)}"
-        self.path = folder / f"{self.scope}.db"
+        self.store = store
         self.group = f"g-{secrets.token_hex(4)}"
         self.leaderships: list[Leadership] = []
         self.stream = Stream(kafka, self.topic)
@@ -54,10 +52,9 @@ class SinkWorld:
             "names": topics.names,
             "topic": self.topic,
             "scope": self.scope,
-            "path": str(self.path),
+            "store": store.name,
+            "address": store.address,
         }
-        with closing(sqlite3.connect(self.path)) as database:
-            database.execute(APPLIED)
         self.depose()
 
     # What is written.
@@ -107,29 +104,21 @@ class SinkWorld:
             ends[record.partition() or 0] = (record.offset() or 0) + 1
         return ends
 
-    def next_offsets(self) -> dict[int, int]:
-        """How far the database has come; nowhere, where no sink has opened it yet."""
-        with closing(sqlite3.connect(self.path)) as database:
-            statement = "SELECT partition, next_offset FROM epochfence_positions"
-            try:
-                return dict(database.execute(statement).fetchall())
-            except sqlite3.OperationalError as error:
-                assert "no such table" in str(error)  # noqa: PT017
-                return {}
-
     def wait_for_end(self, timeout_s: float = 90) -> None:
         """Wait until everything that is in the topic now has had its effect."""
         ends = self.ends()
         wait_until(
-            lambda: self.next_offsets() == ends, timeout_s, f"the sink is at {ends}"
+            lambda: self.store.next_offsets() == ends,
+            timeout_s,
+            f"the sink is at {ends}",
         )
 
     def check(self) -> None:
-        """See that the database holds what is admitted below its next offsets.
+        """See that the store holds what is admitted below its next offsets.
 
         Each record once (invariant 6), and every epoch start below.
         """
-        below = self.next_offsets()
+        below = self.store.next_offsets()
         expected: list[tuple[int, int, bytes | None]] = []
         began: set[tuple[int, int, int]] = set()
         current = dict.fromkeys(range(PARTITIONS), 0)
@@ -146,15 +135,9 @@ class SinkWorld:
                 began.add((number, found.epoch, offset))
             if name == "epochfence":
                 expected.append((number, offset, record.value()))
-        applied = [(row[1], row[3], row[4]) for row in applied_in(self.path)]
-        assert applied == sorted(expected)
+        assert self.store.applied() == sorted(expected)
         if below:
-            with closing(sqlite3.connect(self.path)) as database:
-                statement = (
-                    "SELECT partition, epoch, start_offset FROM epochfence_starts"
-                )
-                rows = database.execute(statement).fetchall()
-            assert sorted(rows) == sorted(began)
+            assert self.store.starts() == sorted(began)
 
 
 def end_in_order(instances: Sequence[subprocess.Popen[str]]) -> None:

@@ -1,0 +1,159 @@
+"""Sinks that meet faults on their way: at a named step, a signal to the process."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg
+from confluent_kafka import Message
+
+from epochfence import PostgresSink, Sink, SinkBatch, SinkState, SqliteSink
+from support.postgres_proxy import Proxy
+from support.sinks import apply_postgres, apply_sqlite
+
+#: What every sink does, in order; between the two halves are its own steps.
+_BEFORE = ("before loading", "after loading", "before writing")
+_AFTER = ("after writing", "before committing offsets", "after committing offsets")
+
+#: Statements, by what they begin with.
+_SQLITE_STATEMENTS = (
+    "BEGIN",
+    "SELECT topic_id",
+    "INSERT INTO applied",
+    "INSERT INTO epochfence_starts",
+    "INSERT INTO epochfence_positions",
+    "COMMIT",
+)
+SQLITE_STEPS = (*_BEFORE, *_SQLITE_STATEMENTS, *_AFTER)
+
+#: Statements, by what they hold, around the application's function.
+_POSTGRES_STATEMENTS = (
+    "BEGIN",
+    "SET LOCAL",
+    "ON CONFLICT DO NOTHING",
+    "FOR UPDATE",
+    "EXCEPT",
+    "excluded.next_offset",
+    "COMMIT",
+)
+#: The server has done it, and the client does not know.
+_COMMITTED = "COMMIT is answered"
+POSTGRES_STEPS = (
+    *_BEFORE,
+    *_POSTGRES_STATEMENTS[:4],
+    "before applying",
+    "amid applying",
+    "after applying",
+    *_POSTGRES_STATEMENTS[4:],
+    _COMMITTED,
+    *_AFTER,
+)
+
+
+class Faults:
+    """Sends a signal to this process when it comes to a step for the n-th time."""
+
+    def __init__(self, step: str | None, times: int, number: int) -> None:
+        self._step = step
+        self._left = times
+        self._number = number
+        self.is_writing = False
+
+    def __call__(self, step: str) -> None:
+        if step != self._step:
+            return
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), self._number)
+
+    def in_write(self, step: str) -> None:
+        """A step that counts only while something is written."""
+        if self.is_writing:
+            self(step)
+
+
+class FaultySink:
+    """A sink that tells its steps."""
+
+    def __init__(self, sink: Sink, faults: Faults) -> None:
+        self._sink = sink
+        self._faults = faults
+
+    def load(self, topic: str, partition: int) -> SinkState | None:
+        self._faults("before loading")
+        state = self._sink.load(topic, partition)
+        self._faults("after loading")
+        return state
+
+    def write(self, batches: Sequence[SinkBatch]) -> None:
+        self._faults("before writing")
+        self._faults.is_writing = True
+        try:
+            self._sink.write(batches)
+        finally:
+            self._faults.is_writing = False
+        self._faults("after writing")
+
+
+@contextmanager
+def faulty_sqlite(
+    path: str, faults: Faults, timeout_s: float
+) -> Generator[FaultySink, None, None]:
+    """SQLite tells each statement before it runs."""
+
+    def statement(text: str) -> None:
+        for start in _SQLITE_STATEMENTS:
+            if text.lstrip().startswith(start):
+                faults.in_write(start)
+
+    with SqliteSink(path, apply_sqlite, timeout_s=timeout_s) as sink:
+        database: sqlite3.Connection = vars(sink)["_database"]
+        database.set_trace_callback(statement)
+        yield FaultySink(sink, faults)
+
+
+@contextmanager
+def faulty_postgres(
+    conninfo: str, faults: Faults, timeout_s: float
+) -> Generator[FaultySink, None, None]:
+    """The statements are seen on their way to the server."""
+
+    def apply(cursor: psycopg.Cursor[Any], messages: Sequence[Message]) -> None:
+        half = len(messages) // 2
+        faults("before applying")
+        apply_postgres(cursor, messages[:half])
+        faults("amid applying")
+        apply_postgres(cursor, messages[half:])
+        faults("after applying")
+
+    with (
+        closing(_WatchingProxy(conninfo, faults)) as proxy,
+        PostgresSink(proxy.conninfo, apply, timeout_s=timeout_s) as sink,
+    ):
+        yield FaultySink(sink, faults)
+
+
+class _WatchingProxy(Proxy):
+    """Tells the statements of a write. (What is prepared comes without its text.)"""
+
+    def __init__(self, conninfo: str, faults: Faults) -> None:
+        self._faults = faults
+        self._is_committing = False
+        super().__init__(conninfo)
+
+    def _asked(self, data: bytes) -> bool:
+        self._is_committing = b"COMMIT" in data
+        for text in _POSTGRES_STATEMENTS:
+            if text.encode() in data:
+                self._faults.in_write(text)
+        return True
+
+    def _answered(self) -> bool:
+        if self._is_committing:
+            self._is_committing = False
+            self._faults.in_write(_COMMITTED)
+        return True
