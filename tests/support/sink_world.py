@@ -16,11 +16,11 @@ from support.brokers import KafkaBroker
 from support.ledgers import LedgerTopics
 from support.model import parse_ours
 from support.reading import read_all
-from support.sink_stores import Store
+from support.sink_stores import Source, Store
 from support.stream import Stream, stamp
 from support.waiting import wait_until
 
-PARTITIONS = 2
+PARTITIONS = Source.partitions
 
 _END_S = 60
 
@@ -44,6 +44,7 @@ class SinkWorld:
         self.scope = f"w-{secrets.token_hex(4)}"
         self.store = store
         self.group = f"g-{secrets.token_hex(4)}"
+        store.look_at(kafka, Source(self.topic, self.group, ledger))
         self.leaderships: list[Leadership] = []
         self.stream = Stream(kafka, self.topic)
         self.instances: list[subprocess.Popen[str]] = []
@@ -75,6 +76,8 @@ class SinkWorld:
     def start(self, **options: Any) -> subprocess.Popen[str]:
         """Start an instance: see `sink_instance.py`."""
         told = {**self._told, "group": self.group, **options}
+        if self.store.is_of_one_group:
+            told["group"] = self.group
         script = Path(__file__).with_name("sink_instance.py")
         instance = subprocess.Popen(
             [sys.executable, str(script), json.dumps(told)],
