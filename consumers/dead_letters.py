@@ -144,13 +144,13 @@ def letter_of_row(row: Sequence[Any]) -> DeadLetter:
 
 def headers_to_json(headers: Headers) -> str:
     """Headers as JSON: pairs of a name, and of bytes as base64, or null."""
-    return json.dumps(
-        [
-            (name, None if value is None else base64.b64encode(value).decode())
-            for name, value in headers
-        ],
-        separators=(",", ":"),
-    )
+    pairs = [(name, to_base64(value)) for name, value in headers]
+    return json.dumps(pairs, separators=(",", ":"))
+
+
+def to_base64(value: bytes | None) -> str | None:
+    """Bytes as JSON has them; null stays null."""
+    return None if value is None else base64.b64encode(value).decode()
 
 
 def headers_of_json(pairs: Sequence[Sequence[Any]]) -> Headers:
