@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -20,7 +19,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from benchmarks.consume import fill
 from benchmarks.measuring import SCOPE, Bench, Figure, compare, in_turns
-from epochfence import Ledger, SinkRunner, SqliteSink
+from epochfence import Ledger, SinkBatch, SinkRunner, SqliteSink
 
 MESSAGES = 100_000
 BATCH = 1000
@@ -126,22 +125,27 @@ def _by_hand(bench: Bench, _: Ledger, path: Path, clock: _Clock) -> float:
     return rate
 
 
+class _TimedSink(SqliteSink):
+    """Knows how fast it was as soon as all is stored, and has its runner stop then."""
+
+    def __init__(self, path: Path, clock: _Clock) -> None:
+        super().__init__(path, clock.applied)
+        self._clock = clock
+        self.rate = 0.0
+        self.runner: SinkRunner | None = None
+
+    def write(self, batches: Sequence[SinkBatch]) -> None:
+        super().write(batches)
+        if self._clock.rows == MESSAGES and self.runner is not None:
+            self.rate = self._clock.rate
+            self.runner.stop()
+
+
 def _by_sink(bench: Bench, ledger: Ledger, path: Path, clock: _Clock) -> float:
-    rates: list[float] = []
     config = {**bench.config, "group.id": f"{bench.topic}-{time.time_ns()}"}
-    with SqliteSink(path, clock.applied) as sink:
-        runner = SinkRunner(
+    with closing(_TimedSink(path, clock)) as sink:
+        sink.runner = SinkRunner(
             config, ledger, sink, require={bench.topic: [SCOPE]}, batch_size=BATCH
         )
-
-        def stop() -> None:
-            while runner.progress.messages < MESSAGES:
-                time.sleep(0.01)
-            rates.append(clock.rate)
-            runner.stop()
-
-        watcher = threading.Thread(target=stop)
-        watcher.start()
-        runner.run([bench.topic], handles_signals=False)
-        watcher.join()
-    return rates[0]
+        sink.runner.run([bench.topic], handles_signals=False)
+    return sink.rate
