@@ -12,7 +12,6 @@ environment names another); where there is none, it is left out.
 from __future__ import annotations
 
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,7 +23,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from benchmarks.consume import fill
 from benchmarks.databases import Apply, Database, PostgresDatabase, SqliteDatabase
 from benchmarks.measuring import SCOPE, Bench, Figure, compare, in_turns, postgres
-from epochfence import Ledger, SinkRunner
+from epochfence import Ledger, Sink, SinkBatch, SinkRunner, SinkState
 
 MESSAGES = 100_000
 BATCH = 1000
@@ -113,22 +112,29 @@ def _by_hand(bench: Bench, _: Ledger, database: Database, clock: _Clock) -> floa
     return rate
 
 
+class _TimedSink:
+    """Knows how fast it was as soon as all is stored, and has its runner stop then."""
+
+    def __init__(self, sink: Sink, clock: _Clock) -> None:
+        self.load: Callable[[str, int], SinkState | None] = sink.load
+        self._sink = sink
+        self._clock = clock
+        self.rate = 0.0
+        self.runner: SinkRunner | None = None
+
+    def write(self, batches: Sequence[SinkBatch]) -> None:
+        self._sink.write(batches)
+        if self._clock.rows == MESSAGES and self.runner is not None:
+            self.rate = self._clock.rate
+            self.runner.stop()
+
+
 def _by_sink(bench: Bench, ledger: Ledger, database: Database, clock: _Clock) -> float:
-    rates: list[float] = []
     config = {**bench.config, "group.id": f"{bench.topic}-{time.time_ns()}"}
-    with database.sink(clock.applied) as sink:
-        runner = SinkRunner(
+    with database.sink(clock.applied) as store:
+        sink = _TimedSink(store, clock)
+        sink.runner = SinkRunner(
             config, ledger, sink, require={bench.topic: [SCOPE]}, batch_size=BATCH
         )
-
-        def stop() -> None:
-            while runner.progress.messages < MESSAGES:
-                time.sleep(0.01)
-            rates.append(clock.rate)
-            runner.stop()
-
-        watcher = threading.Thread(target=stop)
-        watcher.start()
-        runner.run([bench.topic], handles_signals=False)
-        watcher.join()
-    return rates[0]
+        sink.runner.run([bench.topic], handles_signals=False)
+    return sink.rate

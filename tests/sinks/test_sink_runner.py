@@ -25,12 +25,14 @@ from epochfence import (
     SinkState,
     SinkUnavailable,
 )
+from epochfence.epochs.topics import Answer
 from epochfence.testing import (
     MemoryLedger,
     MemoryLog,
     MemoryProducer,
     MemorySink,
 )
+from epochfence.testing.clients import MemoryKeeper
 from epochfence.testing.plugin import Zombie
 from support.running import Run, running
 from support.waiting import wait_until
@@ -381,6 +383,26 @@ def test_a_topic_that_is_made_anew_meanwhile(
         begin_another_life(memory_ledger)
         wait_for(sink, 2)
     assert sink.values("orders") == [b"a", b"b", b"c", b"d"]
+
+
+def test_the_topic_id_is_asked_for_while_a_full_batch_is_judged(
+    producer: MemoryProducer,
+    sink: MemorySink,
+    new_runner: NewRunner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ask, asked = MemoryKeeper.ask, list[Sequence[str]]()
+
+    def noted(keeper: MemoryKeeper, topics: Sequence[str]) -> dict[str, Answer]:
+        asked.append(topics)
+        return ask(keeper, topics)
+
+    monkeypatch.setattr(MemoryKeeper, "ask", noted)
+    write(producer, "a", "b", "c", "d")
+    with running(new_runner(batch_size=2), "orders"):
+        wait_for(sink, 5)
+    assert asked
+    assert all(topics == ["orders"] for topics in asked)
 
 
 def test_a_signal_ends_the_run_in_order(
