@@ -32,6 +32,7 @@ from epochfence.epochs.errors import (
     TableUnavailable,
     TopicUnavailable,
 )
+from epochfence.epochs.idempotency import command_key, message_key
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.receipts import Receipt, Receipts, Undelivered
@@ -84,6 +85,8 @@ __all__ = [
     "SinkProgress",
     "SqliteSink",
     "KafkaSink",
+    "message_key",
+    "command_key",
     "Upsert",
     "guarded_upsert",
     "Sink",
