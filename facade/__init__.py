@@ -8,6 +8,7 @@ import logging
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from epochfence.consumers.at_least_once_sink import AtLeastOnceSink
 from epochfence.consumers.fence import Fence
 from epochfence.consumers.fenced_consumer import FencedConsumer
 from epochfence.consumers.kafka_sink import KafkaSink
@@ -85,6 +86,7 @@ __all__ = [
     "SinkProgress",
     "SqliteSink",
     "KafkaSink",
+    "AtLeastOnceSink",
     "message_key",
     "command_key",
     "Upsert",
