@@ -299,6 +299,8 @@ def test_the_commits_tell_what_has_to_be_known(
         wait_until(lambda: stands_at(runner, topic, TAKEOVER_END), 60, "all is read")
     assert rebuilds.take() == []
     assert offsets == TAKEOVER_ADMITTED
+    with fenced(kafka, ledger, topic) as consumer:
+        assert committed(consumer, topic).offset == TAKEOVER_END
 
 
 def stands_at(runner: SinkRunner, topic: str, offset: int) -> bool:
