@@ -1,4 +1,4 @@
-"""What all benchmarks share: a broker, turns, and figures.
+"""What all benchmarks share: servers, turns, and figures.
 
 A figure is the ratio of two ways to do the same, taken in turns (A B A B) on one
 machine: what a machine does differently from another one cancels out.
@@ -129,7 +129,7 @@ def in_turns(
     return found
 
 
-# The broker.
+# The servers.
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def broker(servers: str | None) -> Generator[str]:
     if servers is not None:
         yield servers
         return
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    _use_tests()
     from support.plugin import open_broker
     from support.unavailable import Unavailable
 
@@ -148,6 +148,31 @@ def broker(servers: str | None) -> Generator[str]:
         except Unavailable as reason:
             raise SystemExit(f"benchmarks: {reason}") from None
         yield found.bootstrap_servers
+
+
+@contextmanager
+def postgres() -> Generator[str | None]:
+    """An empty database of PostgreSQL, by the tests' choices; None without a server."""
+    _use_tests()
+    from support.unavailable import Unavailable
+
+    with ExitStack() as stack:
+        conninfo: str | None = None
+        try:
+            from support.postgres import open_postgres  # needs psycopg, an extra
+
+            server = open_postgres(stack)
+        except (ImportError, Unavailable) as reason:
+            print(f"benchmarks: PostgreSQL is left out: {reason}", file=sys.stderr)
+        else:
+            conninfo = stack.enter_context(server.database())
+        yield conninfo
+
+
+def _use_tests() -> None:
+    folder = str(Path(__file__).parents[1] / "tests")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 class Bench:

@@ -3,78 +3,77 @@
 By hand: confluent's consumer with `fetch.queue.backoff.ms=10`, the same statements for
 1,000 messages at a time, and the next offset of the partition, in one transaction. Both
 begin with an empty database, and are timed from when the first messages are there.
+
+PostgreSQL gets its rows by COPY, the fastest way there is: with any other, the sink's
+own part is smaller. The server is that of the tests (with `fsync` off, unless the
+environment names another); where there is none, it is left out.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from benchmarks.consume import fill
-from benchmarks.measuring import SCOPE, Bench, Figure, compare, in_turns
-from epochfence import Ledger, SinkRunner, SqliteSink
+from benchmarks.databases import Apply, Database, PostgresDatabase, SqliteDatabase
+from benchmarks.measuring import SCOPE, Bench, Figure, compare, in_turns, postgres
+from epochfence import Ledger, SinkRunner
 
 MESSAGES = 100_000
 BATCH = 1000
 
-_TABLE = "CREATE TABLE orders (position INTEGER PRIMARY KEY, value BLOB)"
-_OFFSETS = "CREATE TABLE offsets (partition INTEGER PRIMARY KEY, next INTEGER)"
-_INSERT = "INSERT INTO orders VALUES (?, ?)"
-_STORE = "INSERT OR REPLACE INTO offsets VALUES (0, ?)"
-
 
 def measure(servers: str, repeats: int) -> list[Figure]:
-    """Measure both ways, in turns."""
+    """Measure both ways with each database, in turns."""
     with (
         Bench(servers) as bench,
         bench.ledger() as ledger,
         tempfile.TemporaryDirectory() as folder,
+        postgres() as conninfo,
     ):
         leadership = ledger.claim(SCOPE, holder="benchmark")
         fill(bench, leadership.stamp_value, MESSAGES)
-        path = Path(folder) / "orders.db"
-        found = in_turns(
-            {
-                "by hand": partial(_timed, _by_hand, bench, ledger, path),
-                "sink": partial(_timed, _by_sink, bench, ledger, path),
-            },
-            repeats,
-        )
+        databases: list[Database] = [SqliteDatabase(Path(folder))]
+        if conninfo is not None:
+            databases.append(PostgresDatabase(conninfo))
+        ways = {
+            f"{database.name} {name}": partial(_timed, way, bench, ledger, database)
+            for database in databases
+            for name, way in (("by hand", _by_hand), ("sink", _by_sink))
+        }
+        found = in_turns(ways, repeats)
     return [
         compare(
             "sinks",
-            "SQLite, to the same writes by hand",
-            found["sink"],
-            found["by hand"],
+            f"{database.name}, to the same writes by hand",
+            found[f"{database.name} sink"],
+            found[f"{database.name} by hand"],
             unit="rows/s",
             is_rate=True,
         )
+        for database in databases
     ]
-
-
-def _insert(cursor: sqlite3.Cursor, messages: Sequence[Message]) -> None:
-    cursor.executemany(_INSERT, [(m.offset(), m.value()) for m in messages])
 
 
 class _Clock:
     """Rows a second, from the first batch to the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, apply: Apply) -> None:
         self.rows = 0
+        self._apply = apply
         self._begun = 0.0
 
-    def applied(self, cursor: sqlite3.Cursor, messages: Sequence[Message]) -> None:
+    def applied(self, cursor: Any, messages: Sequence[Message]) -> None:
         if not self.rows:
             self._begun = time.perf_counter()
-        _insert(cursor, messages)
+        self._apply(cursor, messages)
         self.rows += len(messages)
 
     @property
@@ -83,23 +82,18 @@ class _Clock:
 
 
 def _timed(
-    way: Callable[[Bench, Ledger, Path, _Clock], float],
+    way: Callable[[Bench, Ledger, Database, _Clock], float],
     bench: Bench,
     ledger: Ledger,
-    path: Path,
+    database: Database,
 ) -> float:
-    for file in path.parent.iterdir():
-        file.unlink()
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(_TABLE)
-        database.execute(_OFFSETS)
-    rate = way(bench, ledger, path, _Clock())
-    with closing(sqlite3.connect(path)) as database:
-        assert database.execute("SELECT count(*) FROM orders").fetchone() == (MESSAGES,)
+    database.empty()
+    rate = way(bench, ledger, database, _Clock(database.insert))
+    assert database.count() == MESSAGES
     return rate
 
 
-def _by_hand(bench: Bench, _: Ledger, path: Path, clock: _Clock) -> float:
+def _by_hand(bench: Bench, _: Ledger, database: Database, clock: _Clock) -> float:
     consumer = Consumer(
         {
             **bench.config,
@@ -109,27 +103,20 @@ def _by_hand(bench: Bench, _: Ledger, path: Path, clock: _Clock) -> float:
         }
     )
     consumer.assign([TopicPartition(bench.topic, 0, 0)])
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
+    with database.by_hand(clock.applied) as write:
         while clock.rows < MESSAGES:
             messages = consumer.consume(BATCH, 0.1)
-            if not messages:
-                continue
-            cursor = database.cursor()
-            cursor.execute("BEGIN IMMEDIATE")
-            clock.applied(cursor, messages)
-            cursor.execute(_STORE, [(messages[-1].offset() or 0) + 1])
-            cursor.execute("COMMIT")
+            if messages:
+                write(messages)
         rate = clock.rate
     consumer.close()
     return rate
 
 
-def _by_sink(bench: Bench, ledger: Ledger, path: Path, clock: _Clock) -> float:
+def _by_sink(bench: Bench, ledger: Ledger, database: Database, clock: _Clock) -> float:
     rates: list[float] = []
     config = {**bench.config, "group.id": f"{bench.topic}-{time.time_ns()}"}
-    with SqliteSink(path, clock.applied) as sink:
+    with database.sink(clock.applied) as sink:
         runner = SinkRunner(
             config, ledger, sink, require={bench.topic: [SCOPE]}, batch_size=BATCH
         )

@@ -65,6 +65,7 @@ class GateSink(KafkaSink):
         source: The topic to be copied.
         destination: Where to, in the same cluster: see `open_destination`.
         largest_bytes: The size of the source's largest batches.
+        dead_letters: As for `KafkaSink`.
         timeout_s: How long to wait for the cluster.
 
     Raises:
@@ -79,6 +80,7 @@ class GateSink(KafkaSink):
         destination: str,
         *,
         largest_bytes: int,
+        dead_letters: str | None = None,
         timeout_s: float = 10.0,
     ) -> None:
         self._source = source
@@ -89,7 +91,12 @@ class GateSink(KafkaSink):
         self._lives: dict[Place, str | None] = {}
         self._ends: dict[int, SinkState | None] = {}
         sized = {"message.max.bytes": largest_bytes + _SOURCE_BYTES}
-        super().__init__({**sized, **config}, self._copy, timeout_s=timeout_s)
+        super().__init__(
+            {**sized, **config},
+            self._copy,
+            dead_letters=dead_letters,
+            timeout_s=timeout_s,
+        )
 
     def write(self, batches: Sequence[SinkBatch]) -> None:
         """Copy batches of different partitions, all in one transaction."""

@@ -27,6 +27,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from epochfence.consumers.dead_letters import headers_of_letter
 from epochfence.consumers.group_positions import (
     NOT_OF_THE_GENERATION,
     GroupMember,
@@ -124,6 +125,9 @@ class KafkaSink:
         apply: What to do with messages of one partition, in order: a function of an
             object, whose `produce` is as that of confluent's `Producer`, and of the
             messages.
+        dead_letters: The topic that rejected records go to, in the same transaction:
+            see the command `epochfence deadletters`. It has to exist, with room for
+            somewhat larger messages. None: they are not kept.
         timeout_s: How long to wait for the cluster.
 
     Raises:
@@ -132,9 +136,16 @@ class KafkaSink:
     """
 
     def __init__(
-        self, config: Config, apply: Apply, *, timeout_s: float = 10.0
+        self,
+        config: Config,
+        apply: Apply,
+        *,
+        dead_letters: str | None = None,
+        timeout_s: float = 10.0,
     ) -> None:
         self._apply: Apply = checked_apply(apply)
+        self._dead_letters = _checked_topic("dead_letters", dead_letters)
+        self.keeps_rejected = dead_letters is not None
         self._timeout_s = check_timeout(timeout_s)
         self._config, self._longest_s = _settings(config)
         self._store = f"Kafka at {self._config.get('bootstrap.servers')}"
@@ -221,6 +232,7 @@ class KafkaSink:
                 if batch.messages:
                     self._apply(output, batch.messages)
             is_applying = False
+            self._bury(output, batches)
             # While the client sends what was produced.
             states = self._loaded([batch.place for batch in batches])
             for batch, state in zip(batches, states, strict=True):
@@ -241,6 +253,16 @@ class KafkaSink:
         except BaseException:
             self._abort(producer)
             raise
+
+    def _bury(self, output: Output, batches: Sequence[SinkBatch]) -> None:
+        if self._dead_letters is None:
+            return
+        for batch in batches:
+            for letter in batch.rejected:
+                output.produce(
+                    self._dead_letters, letter.value, letter.key,
+                    headers=headers_of_letter(letter),
+                )  # fmt: skip
 
     @property
     def _joined(self) -> GroupMember:
@@ -365,6 +387,12 @@ class KafkaSink:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _checked_topic(name: str, topic: str | None) -> str | None:
+    if topic is None or (isinstance(topic, str) and topic):
+        return topic
+    raise MisconfiguredError(name, topic, "no name of a topic", "Name one.")
 
 
 class _MetadataTooLarge(Exception):

@@ -19,6 +19,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from epochfence.consumers.dead_letters import DeadLetter, dead_letter
 from epochfence.consumers.fenced_consumer import FencedConsumer
 from epochfence.consumers.group_positions import GroupSink
 from epochfence.consumers.outbox import place_of
@@ -45,8 +46,10 @@ from epochfence.epochs.values import (
     Position,
     SinkPosition,
     SinkState,
+    check_function,
     check_timeout,
 )
+from epochfence.epochs.verdicts import Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -153,6 +156,10 @@ class SinkRunner:
         )
         self._longest_wait_s = _checked("longest_wait_s", longest_wait_s, 0.1, 3600)
         self._timeout_s = check_timeout(timeout_s)
+        check_function("on_rejected", on_rejected)
+        self._on_rejected = on_rejected
+        self._keeps_rejected = bool(getattr(sink, "keeps_rejected", False))
+        self._ledger = ledger
         self._sink = sink
         self._group_sink = sink if isinstance(sink, GroupSink) else None
         self._consumer = FencedConsumer(
@@ -164,7 +171,7 @@ class SinkRunner:
             stamps=stamps,
             max_jump=max_jump,
             rebuild=rebuild,
-            on_rejected=on_rejected,
+            on_rejected=self._reject if self._keeps_rejected else on_rejected,
             timeout_s=timeout_s,
             positions=self._load,
         )
@@ -178,6 +185,8 @@ class SinkRunner:
         # What the sink has stored of each partition, as far as this instance knows.
         self._stored: dict[Place, SinkPosition | None] = {}
         self._starts: dict[Place, set[EpochStart]] = {}
+        # What was rejected and is not stored yet, each record once.
+        self._rejected: dict[Place, dict[Position, tuple[Message, Verdict]]] = {}
         self._uncommitted: set[Place] = set()
         self._next_commit = time.monotonic() + commit_interval_s
         # No Event: a signal's handler that sets one can meet its lock.
@@ -273,8 +282,14 @@ class SinkRunner:
                     self._take_events(piece.messages)
                 else:
                     self._gathered.setdefault(piece.place, []).extend(piece.messages)
-            if left_s <= _SERVE_S:
+            if left_s <= _SERVE_S or self._has_rejected_a_batch:
                 return
+
+    @property
+    def _has_rejected_a_batch(self) -> bool:
+        """Whether so many were rejected that they should not wait for messages."""
+        waiting = sum(map(len, self._rejected.values())) if self._rejected else 0
+        return waiting >= self._batch_size
 
     @staticmethod
     def _take_events(events: Sequence[Message]) -> None:
@@ -301,9 +316,37 @@ class SinkRunner:
                 continue
             new = [start for start in state.starts if start not in self._starts[place]]
             found[place] = SinkBatch(
-                *place, messages, expected, state.position, new, state.starts
+                *place,
+                messages,
+                expected,
+                state.position,
+                new,
+                state.starts,
+                self._rejected_below(place, state.position),
             )
         return found
+
+    def _reject(self, message: Message, verdict: Verdict) -> None:
+        """Keep a rejected message until the position that passes it is stored."""
+        place = place_of(message)
+        if place in self._stored:
+            at = Position(message.leader_epoch(), message.offset() or 0)
+            self._rejected.setdefault(place, {})[at] = message, verdict
+        if self._on_rejected is not None:
+            self._on_rejected(message, verdict)
+
+    def _rejected_below(
+        self, place: Place, position: SinkPosition
+    ) -> Sequence[DeadLetter]:
+        rejected = self._rejected.get(place)
+        if not rejected:
+            return ()
+        ledger = self._ledger.state
+        return [
+            dead_letter(message, verdict, position.topic_id, ledger)
+            for at, (message, verdict) in rejected.items()
+            if at.offset < position.next_offset
+        ]
 
     # The sink.
 
@@ -362,6 +405,9 @@ class SinkRunner:
                 self._uncommitted.add(place)
             self._stored[place] = batch.position
             self._starts[place].update(batch.new_starts)
+            for letter in batch.rejected:
+                at = Position(letter.leader_epoch, letter.offset)
+                self._rejected[place].pop(at, None)
 
     def _reload(self, error: SinkFenced) -> None:
         """Go on where the sink stands, if the partition is still this member's.
@@ -437,6 +483,7 @@ class SinkRunner:
         """Drop what is in hand of a partition: it is read again, here or elsewhere."""
         self._gathered.pop(place, None)
         self._in_hand.pop(place, None)
+        self._rejected.pop(place, None)
 
     def _commit(
         self, places: Sequence[Place] | None = None, *, asynchronous: bool

@@ -188,7 +188,7 @@ def claim(
         ):
             leadership = ledger.claim(
                 scope,
-                holder=holder or _whoami(),
+                holder=holder or whoami(),
                 seen=seen,
                 at_least=at_least,
                 exactly=exactly,
@@ -203,7 +203,8 @@ def claim(
                 raise
 
 
-def _whoami() -> str:
+def whoami() -> str:
+    """Who claims, where nothing else is said: user@host."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in many containers

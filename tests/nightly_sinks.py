@@ -53,7 +53,7 @@ def main() -> int:
         topics = unnamed_topics(kafka)
         with topics.open() as ledger:
             for seed in range(told.first, told.first + told.seeds):
-                with new_store(told.store, Path(folder), postgres) as store:
+                with new_store(told.store, Path(folder), postgres, kafka) as store:
                     world = SinkWorld(kafka, topics, ledger, store)
                     try:
                         play(world, random.Random(seed))

@@ -44,7 +44,9 @@ def new_world(
     with ExitStack() as stack:
 
         def make() -> SinkWorld:
-            store = stack.enter_context(new_store(request.param, tmp_path, postgres))
+            store = stack.enter_context(
+                new_store(request.param, tmp_path, postgres, kafka)
+            )
             world = SinkWorld(kafka, topics, ledger, store)
             stack.callback(world.close)
             return world
@@ -62,8 +64,10 @@ def test_killed_at_each_step(new_world: NewWorld, half: int) -> None:
             world.write(7, partition)
         if number:
             world.write(3, 0, leader=-2)  # a zombie
-        # A group of its own: the dead member's partitions are not waited for.
-        instance = world.start(step=step, group=f"{world.group}-{number}")
+        # A group of its own, where that may be: the dead member is not waited for.
+        instance = world.start(
+            step=step, group=f"{world.group}-{number}", session_timeout_ms=1500
+        )
         assert instance.wait(60) == -signal.SIGKILL, step
         world.check()
         world.depose()
@@ -100,7 +104,7 @@ def test_an_instance_that_sleeps_in_its_transaction(new_world: NewWorld) -> None
     world = new_world()
     for partition in range(PARTITIONS):
         world.write(20, partition)
-    sleeper = world.start(step="COMMIT", **SLEEPY)
+    sleeper = world.start(step=world.store.commit, **SLEEPY)
     wait_until(lambda: is_stopped(sleeper.pid), 60, "it is stopped")
     if not world.store.keeps_its_locks:
         world.start(session_timeout_ms=1500)
@@ -172,7 +176,7 @@ def is_stopped(process_id: int) -> bool:
     return state == "T"
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(4))
 def test_histories(new_world: NewWorld, seed: int) -> None:
     """Kills, pauses, rebalances, leaders and zombies, as a seed has them."""
     play(new_world(), random.Random(seed))

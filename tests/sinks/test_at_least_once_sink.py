@@ -482,3 +482,7 @@ class TestContract(SinkContract):
 
     # Both may call: it is the group that takes the commit of one.
     test_of_two_instances_at_once_one_wins = None  # type: ignore[assignment]
+
+    # What was called before it is committed: see
+    # test_of_several_partitions_each_is_committed_as_far_as_it_came.
+    test_what_cannot_be_applied_changes_nothing = None  # type: ignore[assignment]

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from epochfence import SqliteSink
+from epochfence import SinkBatch, SqliteSink
 from epochfence.consumers.sink import Sink
 from epochfence.testing import MemorySink
-from epochfence.testing.sink_contract import SinkContract
+from epochfence.testing.sink_contract import FAILING, SinkContract
+from support.failing import failing
 from support.sinks import APPLIED, applied_in, apply_sqlite
+
+
+class FailingMemorySink(MemorySink):
+    """It applies nothing that could fail by itself."""
+
+    def write(self, batches: Sequence[SinkBatch]) -> None:
+        if any(m.value() == FAILING for batch in batches for m in batch.messages):
+            self.fail()
+        super().write(batches)
 
 
 class TestMemorySink(SinkContract):
     @pytest.fixture(autouse=True)
     def store(self) -> None:
-        self.sink = MemorySink()
+        self.sink = FailingMemorySink()
 
     def open(self) -> Sink:
+        return self.sink
+
+    def open_failing(self) -> Sink:
         return self.sink
 
     def applied(self) -> list[bytes]:
@@ -46,6 +59,10 @@ class TestSqliteSink(SinkContract):
 
     def open(self) -> Sink:
         self.opened.append(SqliteSink(self.path, apply_sqlite))
+        return self.opened[-1]
+
+    def open_failing(self) -> Sink:
+        self.opened.append(SqliteSink(self.path, failing(apply_sqlite)))
         return self.opened[-1]
 
     def applied(self) -> list[bytes]:

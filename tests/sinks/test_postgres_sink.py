@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -27,6 +27,7 @@ from epochfence import (
 )
 from epochfence.consumers.sink import Sink
 from epochfence.testing.sink_contract import SinkContract
+from support.failing import failing
 from support.postgres import OwnPostgres, Postgres
 from support.postgres_proxy import AFTER, BEFORE, CuttingProxy
 from support.sinks import apply_nothing, apply_postgres, at, message
@@ -78,6 +79,12 @@ class TestPostgresSink(SinkContract):
             yield
 
     def open(self) -> Sink:
+        return self._open(apply_postgres)
+
+    def open_failing(self) -> Sink:
+        return self._open(failing(apply_postgres))
+
+    def _open(self, apply: Callable[[Cursor, Sequence[Message]], object]) -> Sink:
         connect: Any = self.database
         if self.kind == "pool":
             pool = ConnectionPool(self.database, min_size=1, open=True)
@@ -85,7 +92,7 @@ class TestPostgresSink(SinkContract):
         elif self.kind == "connection":
             connect = self.opened.enter_context(psycopg.connect(self.database))
             connect.row_factory = dict_row
-        return self.opened.enter_context(PostgresSink(connect, apply_postgres))
+        return self.opened.enter_context(PostgresSink(connect, apply))
 
     def applied(self) -> list[bytes]:
         return [value for (value,) in rows(self.database, "SELECT value FROM applied")]

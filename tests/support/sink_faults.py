@@ -11,7 +11,16 @@ from typing import Any
 import psycopg
 from confluent_kafka import Message
 
-from epochfence import PostgresSink, Sink, SinkBatch, SinkState, SqliteSink
+from epochfence import (
+    KafkaSink,
+    PostgresSink,
+    Sink,
+    SinkBatch,
+    SinkState,
+    SqliteSink,
+)
+from epochfence.consumers import kafka_sink
+from epochfence.consumers.gate import GateSink
 from support.postgres_proxy import Proxy
 from support.sinks import apply_postgres, apply_sqlite
 
@@ -53,6 +62,26 @@ POSTGRES_STEPS = (
     *_AFTER,
 )
 
+#: Calls of the client, before and after each of which a step is told.
+_KAFKA_CALLS = {
+    "begin_transaction": "beginning",
+    "send_offsets_to_transaction": "sending offsets",
+    "commit_transaction": "committing",
+}
+KAFKA_STEPS = (
+    *_BEFORE,
+    "before beginning",
+    "after beginning",
+    "before producing",
+    "amid producing",
+    "after producing",
+    "before sending offsets",
+    "after sending offsets",
+    "before committing",
+    "after committing",
+    _AFTER[0],
+)
+
 
 class Faults:
     """Sends a signal to this process when it comes to a step for the n-th time."""
@@ -80,6 +109,7 @@ class FaultySink:
     """A sink that tells its steps."""
 
     def __init__(self, sink: Sink, faults: Faults) -> None:
+        self.keeps_rejected: bool = vars(sink)["keeps_rejected"]
         self._sink = sink
         self._faults = faults
 
@@ -99,6 +129,15 @@ class FaultySink:
         self._faults("after writing")
 
 
+class FaultyGroupSink(FaultySink):
+    """The same, of one whose positions are the group's commits."""
+
+    def __init__(self, sink: KafkaSink, faults: Faults) -> None:
+        super().__init__(sink, faults)
+        self.join = sink.join
+        self.ask = sink.ask
+
+
 @contextmanager
 def faulty_sqlite(
     path: str, faults: Faults, timeout_s: float
@@ -110,7 +149,7 @@ def faulty_sqlite(
             if text.lstrip().startswith(start):
                 faults.in_write(start)
 
-    with SqliteSink(path, apply_sqlite, timeout_s=timeout_s) as sink:
+    with SqliteSink(path, apply_sqlite, dead_letters=True, timeout_s=timeout_s) as sink:
         database: sqlite3.Connection = vars(sink)["_database"]
         database.set_trace_callback(statement)
         yield FaultySink(sink, faults)
@@ -132,9 +171,68 @@ def faulty_postgres(
 
     with (
         closing(_WatchingProxy(conninfo, faults)) as proxy,
-        PostgresSink(proxy.conninfo, apply, timeout_s=timeout_s) as sink,
+        PostgresSink(
+            proxy.conninfo, apply, dead_letters=True, timeout_s=timeout_s
+        ) as sink,
     ):
         yield FaultySink(sink, faults)
+
+
+@contextmanager
+def faulty_gate(
+    config: dict[str, Any],
+    source: str,
+    destination: str,
+    dead_letters: str,
+    faults: Faults,
+    timeout_s: float,
+) -> Generator[FaultySink, None, None]:
+    """The client tells its calls, and the function that copies how far it is."""
+    module: Any = kafka_sink
+    made = module.transactional_producer
+
+    def watching(config: Any, last_error: Any) -> Any:
+        return _WatchingProducer(made(config, last_error), faults)
+
+    module.transactional_producer = watching
+    with GateSink(
+        config, source, destination,
+        largest_bytes=100_000, dead_letters=dead_letters, timeout_s=timeout_s,
+    ) as sink:  # fmt: skip
+        copy = vars(sink)["_apply"]
+
+        def apply(output: Any, messages: Sequence[Message]) -> None:
+            half = len(messages) // 2
+            faults.in_write("before producing")
+            copy(output, messages[:half]) if half else None
+            faults.in_write("amid producing")
+            copy(output, messages[half:])
+            faults.in_write("after producing")
+
+        vars(sink)["_apply"] = apply
+        yield FaultyGroupSink(sink, faults)
+
+
+class _WatchingProducer:
+    """Tells of the calls that make a transaction."""
+
+    def __init__(self, producer: Any, faults: Faults) -> None:
+        self._producer = producer
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._producer, name)
+        step = _KAFKA_CALLS.get(name)
+        if step is None:
+            return call
+
+        def told(*arguments: Any) -> Any:
+            self._faults.in_write(f"before {step}")
+            done = call(*arguments)
+            self._faults.in_write(f"after {step}")
+            return done
+
+        return told
 
 
 class _WatchingProxy(Proxy):

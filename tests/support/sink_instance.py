@@ -31,7 +31,7 @@ def main(told: dict[str, Any]) -> int:
     }
     store = STORES[told["store"]](told["address"])
     with (
-        store.open(faults, told.get("timeout_s", 5.0)) as sink,
+        store.open(faults, told.get("timeout_s", 5.0), told) as sink,
         Ledger({"bootstrap.servers": told["servers"]}, **told["names"]) as one,
     ):
         runner = SinkRunner(

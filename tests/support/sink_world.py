@@ -16,11 +16,11 @@ from support.brokers import KafkaBroker
 from support.ledgers import LedgerTopics
 from support.model import parse_ours
 from support.reading import read_all
-from support.sink_stores import Store
+from support.sink_stores import Source, Store
 from support.stream import Stream, stamp
 from support.waiting import wait_until
 
-PARTITIONS = 2
+PARTITIONS = Source.partitions
 
 _END_S = 60
 
@@ -44,6 +44,7 @@ class SinkWorld:
         self.scope = f"w-{secrets.token_hex(4)}"
         self.store = store
         self.group = f"g-{secrets.token_hex(4)}"
+        store.look_at(kafka, Source(self.topic, self.group, ledger))
         self.leaderships: list[Leadership] = []
         self.stream = Stream(kafka, self.topic)
         self.instances: list[subprocess.Popen[str]] = []
@@ -75,6 +76,8 @@ class SinkWorld:
     def start(self, **options: Any) -> subprocess.Popen[str]:
         """Start an instance: see `sink_instance.py`."""
         told = {**self._told, "group": self.group, **options}
+        if self.store.is_of_one_group:
+            told["group"] = self.group
         script = Path(__file__).with_name("sink_instance.py")
         instance = subprocess.Popen(
             [sys.executable, str(script), json.dumps(told)],
@@ -116,10 +119,12 @@ class SinkWorld:
     def check(self) -> None:
         """See that the store holds what is admitted below its next offsets.
 
-        Each record once (invariant 6), and every epoch start below.
+        Each record once (invariant 6), and every epoch start below; what was rejected
+        there, each record once.
         """
         below = self.store.next_offsets()
         expected: list[tuple[int, int, bytes | None]] = []
+        rejected: list[tuple[int, int]] = []
         began: set[tuple[int, int, int]] = set()
         current = dict.fromkeys(range(PARTITIONS), 0)
         for record in read_all(self.kafka, self.topic):
@@ -128,7 +133,10 @@ class SinkWorld:
             ((name, value),) = headers
             found = parse_ours(value)
             assert found is not None
-            if offset >= below.get(number, 0) or found.epoch < current[number]:
+            if offset >= below.get(number, 0):
+                continue
+            if found.epoch < current[number]:
+                rejected.append((number, offset))
                 continue
             if found.epoch > current[number]:
                 current[number] = found.epoch
@@ -138,6 +146,7 @@ class SinkWorld:
         assert self.store.applied() == sorted(expected)
         if below:
             assert self.store.starts() == sorted(began)
+            assert self.store.rejected() == sorted(rejected)
 
 
 def end_in_order(instances: Sequence[subprocess.Popen[str]]) -> None:

@@ -1,0 +1,152 @@
+"""Databases that the benchmark of sinks writes to: by hand, and by a sink."""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from confluent_kafka import Message
+
+from epochfence import Sink, SqliteSink
+
+#: Applies messages within a transaction.
+Apply = Callable[[Any, Sequence[Message]], None]
+
+#: Writes a transaction.
+Write = Callable[[Sequence[Message]], None]
+
+
+class Database(ABC):
+    """A database with a table for messages, and one for the offset by hand."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def empty(self) -> None:
+        """Make the tables anew; those of the sink are gone."""
+
+    @abstractmethod
+    def insert(self, cursor: Any, messages: Sequence[Message]) -> None:
+        """Keep each message."""
+
+    @abstractmethod
+    def by_hand(self, apply: Apply) -> AbstractContextManager[Write]:
+        """What applies messages and stores the next offset, without a sink."""
+
+    @abstractmethod
+    def sink(self, apply: Apply) -> AbstractContextManager[Sink]:
+        """The sink."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """How many messages it has kept."""
+
+
+def _next_offset(messages: Sequence[Message]) -> list[int]:
+    return [(messages[-1].offset() or 0) + 1]
+
+
+class SqliteDatabase(Database):
+    """A file, set up as `SqliteSink` does it."""
+
+    name = "SQLite"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / "orders.db"
+
+    def empty(self) -> None:
+        for file in self._folder.iterdir():
+            file.unlink()
+        with closing(sqlite3.connect(self._path)) as database:
+            database.execute("CREATE TABLE orders (at INTEGER PRIMARY KEY, value BLOB)")
+            database.execute("CREATE TABLE offsets (partition INTEGER PRIMARY KEY, "
+                             "next INTEGER)")  # fmt: skip
+
+    def insert(self, cursor: Any, messages: Sequence[Message]) -> None:
+        rows = [(m.offset(), m.value()) for m in messages]
+        cursor.executemany("INSERT INTO orders VALUES (?, ?)", rows)
+
+    @contextmanager
+    def by_hand(self, apply: Apply) -> Generator[Write, None, None]:
+        with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+
+            def write(messages: Sequence[Message]) -> None:
+                cursor = database.cursor()
+                cursor.execute("BEGIN IMMEDIATE")
+                apply(cursor, messages)
+                store = "INSERT OR REPLACE INTO offsets VALUES (0, ?)"
+                cursor.execute(store, _next_offset(messages))
+                cursor.execute("COMMIT")
+
+            yield write
+
+    def sink(self, apply: Apply) -> SqliteSink:
+        return SqliteSink(self._path, apply)
+
+    def count(self) -> int:
+        with closing(sqlite3.connect(self._path)) as database:
+            (count,) = database.execute("SELECT count(*) FROM orders").fetchone()
+            return int(count)
+
+
+class PostgresDatabase(Database):
+    """A database on a server; psycopg is an extra, and not needed but for this."""
+
+    name = "PostgreSQL"
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+
+    @contextmanager
+    def _connected(self) -> Generator[Any, None, None]:
+        import psycopg
+
+        with psycopg.connect(self._conninfo, autocommit=True) as connection:
+            yield connection
+
+    def empty(self) -> None:
+        with self._connected() as connection:
+            connection.execute(
+                "DROP SCHEMA IF EXISTS epochfence CASCADE;"
+                "DROP TABLE IF EXISTS orders, offsets;"
+                "CREATE TABLE orders (at bigint PRIMARY KEY, value bytea);"
+                "CREATE TABLE offsets (partition integer PRIMARY KEY, next bigint)"
+            )
+
+    def insert(self, cursor: Any, messages: Sequence[Message]) -> None:
+        rows = [(m.offset(), m.value()) for m in messages]
+        with cursor.copy("COPY orders FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row(row)
+
+    @contextmanager
+    def by_hand(self, apply: Apply) -> Generator[Write, None, None]:
+        store = (
+            "INSERT INTO offsets VALUES (0, %s) "
+            "ON CONFLICT (partition) DO UPDATE SET next = excluded.next"
+        )
+        with self._connected() as connection:
+
+            def write(messages: Sequence[Message]) -> None:
+                with connection.transaction(), connection.cursor() as cursor:
+                    apply(cursor, messages)
+                    cursor.execute(store, _next_offset(messages))
+
+            yield write
+
+    def sink(self, apply: Apply) -> AbstractContextManager[Sink]:
+        from epochfence import PostgresSink
+
+        return PostgresSink(self._conninfo, apply)
+
+    def count(self) -> int:
+        with self._connected() as connection:
+            (count,) = connection.execute("SELECT count(*) FROM orders").fetchone()
+            return int(count)
