@@ -38,6 +38,14 @@ class GroupMember(Protocol):
         ...
 
 
+class CommittingMember(GroupMember, Protocol):
+    """Such a consumer, which makes commits of a sink's."""
+
+    def commit_as_given(self, offsets: list[TopicPartition]) -> list[TopicPartition]:
+        """Commit offsets with the leader epochs and the metadata that they carry."""
+        ...
+
+
 @runtime_checkable
 class GroupSink(Sink, Protocol):
     """A sink whose positions are the commits of the group that reads.
@@ -45,7 +53,7 @@ class GroupSink(Sink, Protocol):
     It is the group that keeps stale instances from writing.
     """
 
-    def join(self, member: GroupMember) -> None:
+    def join(self, member: CommittingMember) -> None:
         """Go by this member of the group, from now on."""
         ...
 
@@ -74,6 +82,13 @@ def stored_states(
     Raises:
         SinkUnavailable: The group does not answer, or a transaction stays open.
     """
+    return [state_of(tp) for tp in stored_commits(member, places, store, timeout_s)]
+
+
+def stored_commits(
+    member: GroupMember, places: Sequence[Place], store: str, timeout_s: float
+) -> list[TopicPartition]:
+    """The same as the commits themselves; without an offset where there is none."""
     wanted = [TopicPartition(*place) for place in places]
     try:
         found = member.committed(wanted, timeout=timeout_s)
@@ -83,10 +98,11 @@ def stored_states(
     except KafkaException as error:
         reason = f"the group's committed offset is not to be had: {error.args[0].str()}"
         raise SinkUnavailable(store, reason) from error
-    return [_state(tp) for tp in found]
+    return found
 
 
-def _state(tp: TopicPartition) -> SinkState | None:
+def state_of(tp: TopicPartition) -> SinkState | None:
+    """What a commit has stored of its partition."""
     if tp.offset < 0:
         return None
     # Where somebody else has committed, nothing is said.

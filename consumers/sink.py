@@ -75,20 +75,28 @@ def checked_apply(apply: F) -> F:
             "apply", apply, "it is neither a function nor an Upsert",
             "Give a function of a cursor and messages, or Upsert(...).",
         )  # fmt: skip
-    call = getattr(apply, "__call__", None)  # noqa: B004
-    for function in (apply, call):
+    check_acts("apply", apply)
+    return apply
+
+
+def check_acts(name: str, function: object) -> None:
+    """Return if a function has done its work when it returns.
+
+    Raises:
+        MisconfiguredError: It does nothing until it is awaited, or iterated.
+    """
+    call = getattr(function, "__call__", None)  # noqa: B004
+    for one in (function, call):
         if (
-            inspect.iscoroutinefunction(function)
-            or inspect.isgeneratorfunction(function)
-            or inspect.isasyncgenfunction(function)
+            inspect.iscoroutinefunction(one)
+            or inspect.isgeneratorfunction(one)
+            or inspect.isasyncgenfunction(one)
         ):
             raise MisconfiguredError(
-                "apply", apply, "called, it does nothing yet: it is asynchronous, or a "
+                name, function, "called, it does nothing yet: it is asynchronous, or a "
                 "generator",
-                "Give an ordinary function, which has applied the messages when it "
-                "returns.",
+                "Give an ordinary function, which has done its work when it returns.",
             )  # fmt: skip
-    return apply
 
 
 def row_of_start(start: EpochStart) -> tuple[Any, ...]:

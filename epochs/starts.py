@@ -7,20 +7,16 @@ stands there, and no writer can lower anything.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from epochfence.epochs import schemas
 from epochfence.epochs.errors import MisconfiguredError
-from epochfence.epochs.values import EpochStart, Position, Stamp
+from epochfence.epochs.values import EpochStart, Position, Stamp, is_topic_id
 
 #: Beyond this many bytes the commit metadata leaves out the epochs.
 MAX_METADATA_EPOCHS_BYTES = 3500
-
-
-_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}\Z")
 
 
 def _compact(value: object) -> str:
@@ -61,7 +57,7 @@ def decode_row_key(key: bytes | None) -> EpochStart:
     )
     is_well_typed = (
         _is_name(topic)
-        and (topic_id is None or _is_topic_id(topic_id))
+        and (topic_id is None or is_topic_id(topic_id))
         and _is_number(partition, 2**31)
         and (leader is None or _is_number(leader, 2**31))
         and _is_number(offset, 2**63)
@@ -73,10 +69,6 @@ def decode_row_key(key: bytes | None) -> EpochStart:
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and value != ""
-
-
-def _is_topic_id(value: object) -> bool:
-    return isinstance(value, str) and _TOPIC_ID.match(value) is not None
 
 
 def _is_number(value: object, end: int) -> bool:
@@ -166,7 +158,7 @@ def decode_commit_metadata(metadata: str | None) -> CommitMetadata | None:
     topic_id, starts, epochs = (content.get(name) for name in "tne")
     is_ours = (
         content["epochfence"] == 1
-        and (topic_id is None or _is_topic_id(topic_id))
+        and (topic_id is None or is_topic_id(topic_id))
         and (starts is None or _is_number(starts, 2**63))
         and (epochs is None or _are_epochs(epochs))
     )

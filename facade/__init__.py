@@ -8,6 +8,7 @@ import logging
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from epochfence.consumers.at_least_once_sink import AtLeastOnceSink
 from epochfence.consumers.fence import Fence
 from epochfence.consumers.fenced_consumer import FencedConsumer
 from epochfence.consumers.kafka_sink import KafkaSink
@@ -32,6 +33,7 @@ from epochfence.epochs.errors import (
     TableUnavailable,
     TopicUnavailable,
 )
+from epochfence.epochs.idempotency import command_key, message_key
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.receipts import Receipt, Receipts, Undelivered
@@ -84,6 +86,9 @@ __all__ = [
     "SinkProgress",
     "SqliteSink",
     "KafkaSink",
+    "AtLeastOnceSink",
+    "message_key",
+    "command_key",
     "Upsert",
     "guarded_upsert",
     "Sink",
