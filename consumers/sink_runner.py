@@ -264,16 +264,18 @@ class SinkRunner:
 
     def _take_in_hand(self) -> None:
         """Gather what is written next."""
-        if not self._gathered:  # else an error came between, and they wait
-            self._gather()
+        # Where an error came between, or a partition is being placed anew, there are
+        # some already. (Asked for none, the consumer would not go on.)
+        held = sum(map(len, self._gathered.values()))
+        self._gather(max(self._batch_size - held, 1))
         self._in_hand = self._batches()
-        self._gathered = {}
+        for place in self._in_hand:
+            self._gathered.pop(place, None)
 
-    def _gather(self) -> None:
-        """Take messages over: a batch of them, or what came in time."""
+    def _gather(self, missing: int) -> None:
+        """Take so many messages over, or what came in time."""
         until = time.monotonic() + self._batch_wait_s
-        missing = self._batch_size
-        while missing and not self._is_stopping:
+        while not self._is_stopping:
             left_s = max(until - time.monotonic(), 0)
             messages = self._consumer.consume(missing, min(left_s, _SERVE_S))
             missing -= len(messages)
@@ -282,7 +284,7 @@ class SinkRunner:
                     self._take_events(piece.messages)
                 else:
                     self._gathered.setdefault(piece.place, []).extend(piece.messages)
-            if left_s <= _SERVE_S or self._has_rejected_a_batch:
+            if not missing or left_s <= _SERVE_S or self._has_rejected_a_batch:
                 return
 
     @property
