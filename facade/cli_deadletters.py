@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from epochfence.cli_ledger import whoami
 from epochfence.cli_options import (
     BootstrapServer,
     CommandConfig,
@@ -21,6 +20,7 @@ from epochfence.cli_options import (
     TableTopic,
     Timeout,
     kafka_config,
+    whoami,
 )
 from epochfence.consumers.dead_letters import details_of, headers_to_json, to_base64
 from epochfence.epochs.errors import MisconfiguredError

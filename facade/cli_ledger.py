@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
-import socket
 import sys
 from datetime import datetime, timezone
 from enum import Enum
@@ -24,6 +21,7 @@ from epochfence.cli_options import (
     TableTopic,
     Timeout,
     kafka_config,
+    whoami,
 )
 from epochfence.epochs.claims import claim_to_json
 from epochfence.epochs.errors import MisconfiguredError
@@ -201,15 +199,6 @@ def claim(
             except OSError:
                 print_note(f"granted, but it cannot be printed: {line}")
                 raise
-
-
-def whoami() -> str:
-    """Who claims, where nothing else is said: user@host."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in many containers
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 def _attribute(text: str) -> tuple[str, str]:
