@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from epochfence.consumers.group_positions import (
     NOT_OF_THE_GENERATION,
     CommittingMember,
+    check_alone,
     commit_of,
     state_of,
     stored_commits,
@@ -96,7 +97,12 @@ class AtLeastOnceSink:
         self._refusals: dict[Place, KafkaException] = {}
 
     def join(self, member: CommittingMember) -> None:
-        """Go by this member of the group that reads; a `SinkRunner` sees to it."""
+        """Go by this member of the group that reads; a `SinkRunner` sees to it.
+
+        Raises:
+            MisconfiguredError: It goes by another one already.
+        """
+        check_alone(self, self._member)
         self._member = member
 
     # Reading and writing.

@@ -10,7 +10,7 @@ import base64
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
@@ -52,6 +52,8 @@ class DeadLetter:
         holder: Who held the grant that it was written under, None where none is known.
         rejected_at: When it was rejected, in milliseconds since 1970, by the clock of
             who rejected it.
+        left_out_bytes: How large its value was, where that did not fit into the
+            dead-letter topic; None: it is there.
     """
 
     topic: str
@@ -70,12 +72,17 @@ class DeadLetter:
     current_epoch: int | None
     holder: str | None
     rejected_at: int
+    left_out_bytes: int | None = None
 
     @property
     def name(self) -> str:
-        """Its one name: `topic id:partition:leader epoch:offset`."""
+        """Its one name: `topic id:partition:leader epoch:offset`.
+
+        The topic's name stands for an id that is not known.
+        """
+        life = self.topic_id or self.topic
         leader_epoch = -1 if self.leader_epoch is None else self.leader_epoch
-        return f"{self.topic_id or '-'}:{self.partition}:{leader_epoch}:{self.offset}"
+        return f"{life}:{self.partition}:{leader_epoch}:{self.offset}"
 
 
 def dead_letter(
@@ -169,6 +176,7 @@ def headers_of_json(pairs: Sequence[Sequence[Any]]) -> Headers:
 _DETAILS = (
     "topic", "topic_id", "partition", "leader_epoch", "offset", "timestamp",
     "verdict", "reason", "scope", "epoch", "current_epoch", "holder", "rejected_at",
+    "left_out_bytes",
 )  # fmt: skip
 
 
@@ -190,6 +198,26 @@ def headers_of_letter(letter: DeadLetter) -> list[tuple[str, bytes | None]]:
     return [(DEAD_LETTER_HEADER, text.encode("ascii")), *others]
 
 
+def fitting(letter: DeadLetter, limit_bytes: int) -> DeadLetter:
+    """A dead letter that fits into a record of so many bytes.
+
+    What does not is left out: a rejected record must keep nobody from going on, and it
+    is still in its topic.
+    """
+    if _size(letter) <= limit_bytes:
+        return letter
+    value = letter.value or b""
+    cut = replace(letter, value=None, left_out_bytes=len(value))
+    return cut if _size(cut) <= limit_bytes else replace(cut, headers=(), key=None)
+
+
+def _size(letter: DeadLetter) -> int:
+    """At least as many bytes as its record takes."""
+    headers = headers_of_letter(letter)
+    told = sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
+    return len(letter.key or b"") + len(letter.value or b"") + told + 200
+
+
 def letter_of_message(message: Message) -> DeadLetter | None:
     """The dead letter that a record of a dead-letter topic is; None: it is none."""
     headers = tuple(headers_of(message))
@@ -197,9 +225,34 @@ def letter_of_message(message: Message) -> DeadLetter | None:
     others = tuple(h for h in headers if not h[0].startswith(_OURS))
     try:
         details: dict[str, Any] = json.loads(told[0] or b"")
-        ours = headers_of_json(details.pop("headers"))
-        return DeadLetter(
-            key=message.key(), value=message.value(), headers=ours + others, **details
+        ours = headers_of_json(details["headers"])
+        # A newer version may tell more.
+        known = {name: details[name] for name in _DETAILS if name in details}
+        letter = DeadLetter(
+            key=message.key(), value=message.value(), headers=ours + others, **known
         )
+        return letter if _is_well_typed(letter) else None
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
         return None
+
+
+#: What may be null, and what may not.
+_NUMBERS = ("partition", "offset", "rejected_at")
+_TEXTS = ("topic", "verdict", "reason")
+_NUMBERS_OR_NULL = (
+    "leader_epoch", "timestamp", "epoch", "current_epoch", "left_out_bytes",
+)  # fmt: skip
+_TEXTS_OR_NULL = ("topic_id", "scope", "holder")
+
+
+def _is_well_typed(letter: DeadLetter) -> bool:
+    def are(names: Sequence[str], *kinds: type) -> bool:
+        return all(type(getattr(letter, name)) in kinds for name in names)
+
+    nothing = type(None)
+    return (
+        are(_NUMBERS, int)
+        and are(_TEXTS, str)
+        and are(_NUMBERS_OR_NULL, int, nothing)
+        and are(_TEXTS_OR_NULL, str, nothing)
+    )

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from epochfence.consumers.sink import Sink, SinkBatch
-from epochfence.epochs.errors import SinkUnavailable
+from epochfence.epochs.errors import MisconfiguredError, SinkUnavailable
 from epochfence.epochs.resuming import metadata_of
 from epochfence.epochs.starts import CommitMetadata, decode_commit_metadata
 from epochfence.epochs.values import Place, SinkPosition, SinkState
@@ -65,6 +65,19 @@ class GroupSink(Sink, Protocol):
             SinkUnavailable: It does not answer now.
         """
         ...
+
+
+def check_alone(sink: object, member: GroupMember | None) -> None:
+    """Return if a sink goes by no member of a group yet.
+
+    Raises:
+        MisconfiguredError: It does: of two, the commits would be mixed up.
+    """
+    if member is not None:
+        raise MisconfiguredError(
+            "sink", sink, "another runner has it: its commits are those of one group",
+            "Make a sink for each SinkRunner.",
+        )  # fmt: skip
 
 
 def stored_states(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from secrets import token_hex
 from types import TracebackType
 from typing import Any
@@ -27,18 +28,28 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from epochfence.consumers.dead_letters import headers_of_letter
+from epochfence.consumers.dead_letters import fitting, headers_of_letter
 from epochfence.consumers.group_positions import (
     NOT_OF_THE_GENERATION,
     GroupMember,
+    check_alone,
     commit_of,
     stored_states,
 )
 from epochfence.consumers.sink import SinkBatch, checked_apply
-from epochfence.epochs.connection import Config, LastError, transactional_producer
+from epochfence.epochs.connection import (
+    Config,
+    LastError,
+    connection_settings,
+    transactional_producer,
+)
 from epochfence.epochs.deadlines import deadline_after, time_left
 from epochfence.epochs.errors import MisconfiguredError, SinkFenced, SinkUnavailable
+from epochfence.epochs.full_queue import when_there_is_room
+from epochfence.epochs.topics import TopicKeeper
 from epochfence.epochs.values import SinkState, check_timeout
+
+Headers = dict[str, str | bytes | None] | list[tuple[str, str | bytes | None]]
 
 #: What does not pass by itself: whoever runs the sink has to see to it.
 _LASTING = {
@@ -53,6 +64,9 @@ _LASTING = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
     KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
     KafkaError.POLICY_VIOLATION,
     KafkaError.UNSUPPORTED_VERSION,
 }
@@ -60,8 +74,8 @@ _LASTING = {
 #: What an abort says of the messages that were still on their way.
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 
-#: How long the client is served at a time where its queue is full.
-_FULL_S = 0.1
+#: A function that makes a transaction last too long so many times in a row always does.
+_TOO_LONG_TIMES = 3
 
 
 class Output:
@@ -78,31 +92,54 @@ class Output:
         self._timeout_s = timeout_s
         self.failure: KafkaException | None = None
 
-    def produce(self, topic: str, *arguments: Any, **options: Any) -> None:
-        """As confluent's `Producer.produce`; where the queue is full, it waits.
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+    ) -> None:
+        """Hand a message over, as to confluent's `Producer.produce`.
+
+        It waits where the client's queue is full. There is no `on_delivery`: all that
+        is produced in the transaction arrives, or nothing does.
+
+        Args:
+            topic: Where to.
+            value: The message's value.
+            key: Its key.
+            partition: Its partition's number; -1 leaves the choice to the client.
+            timestamp: Milliseconds since 1970; 0: now.
+            headers: Its headers.
 
         Raises:
             KafkaException: The client refuses the message.
-            BufferError: The queue stays full.
         """
+        # Positional arguments cost half of what keywords do.
         try:
-            try:
-                self._produce(topic, *arguments, **options)
-            except BufferError:
-                self._wait_and_produce(topic, *arguments, **options)
+            self._produce(topic, value, key, partition, None, None, timestamp, headers)
+        except BufferError:
+            self._produce_later(
+                topic, value, key, partition, None, None, timestamp, headers
+            )
         except KafkaException as error:
             self.failure = error
             raise
 
-    def _wait_and_produce(self, topic: str, *arguments: Any, **options: Any) -> None:
-        deadline = deadline_after(self._timeout_s)
-        while True:
-            self._producer.poll(_FULL_S)
-            try:
-                return self._produce(topic, *arguments, **options)
-            except BufferError:
-                if not time_left(deadline):
-                    raise
+    def _produce_later(self, *arguments: Any) -> None:
+        try:
+            when_there_is_room(
+                partial(self._produce, *arguments), self._producer.poll, self._timeout_s
+            )
+        except BufferError as error:
+            full = KafkaError(KafkaError._QUEUE_FULL, "the client's queue is full")
+            self.failure = KafkaException(full)
+            raise self.failure from error
+        except KafkaException as error:
+            self.failure = error
+            raise
 
 
 #: Applies messages of one partition, in order: it calls `output.produce`.
@@ -123,8 +160,8 @@ class KafkaSink:
             given, each instance needs its own, and one that is started again ends at
             once what its predecessor left open, instead of after that time.
         apply: What to do with messages of one partition, in order: a function of an
-            object, whose `produce` is as that of confluent's `Producer`, and of the
-            messages.
+            object, whose `produce` is as that of confluent's `Producer` (but for
+            `on_delivery`), and of the messages.
         dead_letters: The topic that rejected records go to, in the same transaction:
             see the command `epochfence deadletters`. It has to exist, with room for
             somewhat larger messages. None: they are not kept.
@@ -132,7 +169,7 @@ class KafkaSink:
 
     Raises:
         MisconfiguredError: A setting is wrong.
-        SinkUnavailable: The cluster does not answer.
+        SinkUnavailable, TopicUnavailable: The cluster does not answer.
     """
 
     def __init__(
@@ -144,15 +181,23 @@ class KafkaSink:
         timeout_s: float = 10.0,
     ) -> None:
         self._apply: Apply = checked_apply(apply)
-        self._dead_letters = _checked_topic("dead_letters", dead_letters)
         self.keeps_rejected = dead_letters is not None
         self._timeout_s = check_timeout(timeout_s)
         self._config, self._longest_s = _settings(config)
+        self._dead_letters = dead_letters
+        self._letter_bytes = 0
+        if dead_letters is not None:
+            self._letter_bytes = _letter_bytes(config, dead_letters, timeout_s)
+            largest = max(1_000_000, self._letter_bytes)
+            self._config.setdefault("message.max.bytes", largest)
+            self._config.setdefault("batch.size", min(1_000_000, self._letter_bytes))
         self._store = f"Kafka at {self._config.get('bootstrap.servers')}"
         self._lock = threading.Lock()
         self._last_error = LastError(config)
         self._member: GroupMember | None = None
         self._is_open = False
+        self._takes_epochs = True
+        self._too_long = 0
         self._refusal: KafkaError | None = None
         self._begun_at = 0.0
         # None, too, while a transaction's outcome is not known: the next one that is
@@ -161,7 +206,12 @@ class KafkaSink:
         self._ready()
 
     def join(self, member: GroupMember) -> None:
-        """Go by this member of the group that reads; a `SinkRunner` sees to it."""
+        """Go by this member of the group that reads; a `SinkRunner` sees to it.
+
+        Raises:
+            MisconfiguredError: It goes by another one already.
+        """
+        check_alone(self, self._member)
         self._member = member
 
     # Reading and writing.
@@ -191,10 +241,13 @@ class KafkaSink:
                 changed.
         """
         with self._lock:
-            try:
-                self._write(batches, with_epochs=True)
-            except _MetadataTooLarge:
-                self._write(batches, with_epochs=False)
+            if self._takes_epochs:
+                try:
+                    self._write(batches)
+                    return
+                except _MetadataTooLarge:
+                    self._takes_epochs = False
+            self._write(batches)
 
     def ask(self, topic: str, partition: int) -> None:
         """Ask the group whether it would take a commit of its member. None is made.
@@ -218,7 +271,7 @@ class KafkaSink:
             finally:
                 self._abort(producer)
 
-    def _write(self, batches: Sequence[SinkBatch], *, with_epochs: bool) -> None:
+    def _write(self, batches: Sequence[SinkBatch]) -> None:
         producer = self._ready()
         output = Output(producer, self._timeout_s)
         is_applying = False
@@ -237,18 +290,22 @@ class KafkaSink:
             states = self._loaded([batch.place for batch in batches])
             for batch, state in zip(batches, states, strict=True):
                 batch.check(None if state is None else state.position)
-            offsets = [commit_of(batch, with_epochs=with_epochs) for batch in batches]
+            epochs = self._takes_epochs
+            offsets = [commit_of(batch, with_epochs=epochs) for batch in batches]
             producer.send_offsets_to_transaction(offsets, generation, self._timeout_s)
             self._commit(producer)
+            self._too_long = 0
         except KafkaException as error:
-            self._abort(producer)
+            end = self._abort(producer)
             if is_applying and error is not output.failure:
                 raise  # of another client, which the function uses
             code = error.args[0].code()
-            if code == KafkaError.OFFSET_METADATA_TOO_LARGE and with_epochs:
+            if code == KafkaError.OFFSET_METADATA_TOO_LARGE and self._takes_epochs:
                 raise _MetadataTooLarge from error
             if code in NOT_OF_THE_GENERATION:
                 raise self._fenced(batches[0]) from error
+            if end is not None and end.args[0].code() == KafkaError._FENCED:
+                error = end  # what came before only said that it has failed
             raise self._failure(error) from error
         except BaseException:
             self._abort(producer)
@@ -258,11 +315,18 @@ class KafkaSink:
         if self._dead_letters is None:
             return
         for batch in batches:
-            for letter in batch.rejected:
-                output.produce(
-                    self._dead_letters, letter.value, letter.key,
-                    headers=headers_of_letter(letter),
+            if batch.topic == self._dead_letters:
+                raise MisconfiguredError(
+                    "dead_letters", batch.topic, "it is read from: what is rejected of "
+                    "it would come again, and be rejected, for ever",
+                    "Name another topic.",
                 )  # fmt: skip
+            for letter in batch.rejected:
+                kept = fitting(letter, self._letter_bytes)
+                headers: Any = headers_of_letter(kept)
+                output.produce(
+                    self._dead_letters, kept.value, kept.key, headers=headers
+                )
 
     @property
     def _joined(self) -> GroupMember:
@@ -287,6 +351,8 @@ class KafkaSink:
         """
         if self._producer is not None:
             return self._producer
+        # What is said from here on is not of the last transaction.
+        self._refusal, self._begun_at = None, time.monotonic()
         producer = transactional_producer(
             {**self._config, "on_delivery": self._delivered}, self._last_error
         )
@@ -311,7 +377,11 @@ class KafkaSink:
 
     def _begin(self, producer: Producer) -> None:
         self._refusal = None
-        producer.begin_transaction()
+        try:
+            producer.begin_transaction()
+        except KafkaException:
+            self._producer = None
+            raise
         self._begun_at = time.monotonic()
         self._is_open = True
 
@@ -327,17 +397,20 @@ class KafkaSink:
                 if not error.args[0].retriable() or not time_left(deadline):
                     raise
 
-    def _abort(self, producer: Producer) -> None:
+    def _abort(self, producer: Producer) -> KafkaException | None:
         """End the transaction; where that fails, the next producer does it."""
         if not self._is_open:
-            return
+            return None
         self._is_open = False
         try:
             producer.abort_transaction(self._timeout_s)
-        except BaseException as error:
+        except KafkaException as error:
             self._producer = None
-            if not isinstance(error, KafkaException):
-                raise
+            return error
+        except BaseException:
+            self._producer = None
+            raise
+        return None
 
     # Errors, by what the caller has to do.
 
@@ -362,13 +435,20 @@ class KafkaSink:
                 "Give each instance an id of its own. Where another was started in "
                 "place of this one, all is well: this one has changed nothing.",
             )  # fmt: skip
-        reason = self._last_error.or_else(cause.str())
-        if cause.code() == KafkaError._FENCED:
-            reason = (
-                f"the transaction lasted {lasted_s:.1f} s, and is ended after "
-                f"{self._longest_s:g} s (transaction.timeout.ms)"
-            )
-        return SinkUnavailable(self._store, reason)
+        if cause.code() != KafkaError._FENCED:
+            return SinkUnavailable(self._store, self._last_error.or_else(cause.str()))
+        reason = (
+            f"the transaction lasted {lasted_s:.1f} s, and is ended after "
+            f"{self._longest_s:g} s"
+        )
+        self._too_long += 1
+        if self._too_long < _TOO_LONG_TIMES:
+            return SinkUnavailable(self._store, f"{reason} (transaction.timeout.ms)")
+        return MisconfiguredError(
+            "transaction.timeout.ms", self._config["transaction.timeout.ms"],
+            f"{reason}, {self._too_long} times in a row",
+            "Raise it, or have the runner write less at a time (batch_size).",
+        )  # fmt: skip
 
     # The end.
 
@@ -389,10 +469,26 @@ class KafkaSink:
         self.close()
 
 
-def _checked_topic(name: str, topic: str | None) -> str | None:
-    if topic is None or (isinstance(topic, str) and topic):
-        return topic
-    raise MisconfiguredError(name, topic, "no name of a topic", "Name one.")
+def _letter_bytes(config: Config, topic: str, timeout_s: float) -> int:
+    """How large a record a dead-letter topic takes; it must be there, and keep all."""
+    if not isinstance(topic, str) or not topic:
+        raise MisconfiguredError(
+            "dead_letters", topic, "no name of a topic", "Name one."
+        )
+    keeper = TopicKeeper(connection_settings(config), timeout_s)
+    problem = ""
+    if keeper.facts(topic) is None:
+        problem = "there is no such topic"
+    elif keeper.is_compacted(topic):
+        problem = "its cleanup.policy has compact, which takes letters away"
+    if problem:
+        raise MisconfiguredError(
+            "dead_letters", topic, problem,
+            "Name a topic with cleanup.policy=delete, and a retention.ms that leaves "
+            "time to decide.",
+        )  # fmt: skip
+    settings = keeper.settings(topic) or {}
+    return int(settings.get("max.message.bytes", 1_000_000))
 
 
 class _MetadataTooLarge(Exception):

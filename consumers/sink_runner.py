@@ -28,7 +28,7 @@ from epochfence.consumers.rejections import OnRejected
 from epochfence.consumers.settings import Require, without_auto_commit
 from epochfence.consumers.signals import handled
 from epochfence.consumers.sink import Sink, SinkBatch
-from epochfence.epochs.connection import Config
+from epochfence.epochs.connection import Config, connection_settings
 from epochfence.epochs.errors import (
     LedgerClosed,
     LedgerUnavailable,
@@ -160,10 +160,13 @@ class SinkRunner:
         self._on_rejected = on_rejected
         self._keeps_rejected = bool(getattr(sink, "keeps_rejected", False))
         self._ledger = ledger
+        self._config = {
+            "auto.offset.reset": "earliest", **without_auto_commit(config),
+        }  # fmt: skip
         self._sink = sink
         self._group_sink = sink if isinstance(sink, GroupSink) else None
         self._consumer = FencedConsumer(
-            {"auto.offset.reset": "earliest", **without_auto_commit(config)},
+            self._config,
             ledger,
             require=require,
             unstamped=unstamped,
@@ -433,8 +436,10 @@ class SinkRunner:
                 self._ask(error)
                 return
             except KafkaException as refused:
-                if refused.args[0].code() in _GIVEN_TO_OTHERS:
+                is_out = refused.args[0].code() in _GIVEN_TO_OTHERS
+                if is_out and self._is_taken(error):
                     raise error from refused
+                # Else the client will hear of it, and join again.
             except TopicUnavailable:
                 return  # it does not tell whose it is; the next pass meets it again
             except SinkUnavailable as unknown:
@@ -442,6 +447,18 @@ class SinkRunner:
             self._wait(_SERVE_S)  # a rebalance goes on
             if (error.topic, error.partition) not in self._stored:
                 return  # given up in order
+
+    def _is_taken(self, error: SinkFenced) -> bool:
+        """Whether another member has a partition by now, as far as one can tell."""
+        if error.found != error.expected:
+            return True
+        place = error.topic, error.partition
+        group = self._config["group.id"]
+        with suppress(KafkaException):
+            return self._ledger.clients.has_member_with(
+                connection_settings(self._config), group, *place, self._timeout_s
+            )
+        return False
 
     def _ask(self, error: SinkFenced) -> None:
         """Have the group refuse a commit, if it does not count this one a member."""

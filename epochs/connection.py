@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
 from secrets import token_hex
 from typing import Any, TypeVar
 
@@ -282,3 +283,31 @@ def admin_client(config: Config, last_error: LastError) -> AdminClient:
         MisconfiguredError: A setting is unknown.
     """
     return _make(AdminClient, _merged(config, {}, {}), last_error)
+
+
+def has_member_with(
+    config: Config, group: str, topic: str, partition: int, timeout_s: float
+) -> bool:
+    """Whether a partition is assigned to a member of a group, as its broker has it.
+
+    Args:
+        config: Connection settings.
+        group: The group.
+        topic: The topic.
+        partition: The partition's number.
+        timeout_s: How long to wait for the answer.
+
+    Raises:
+        KafkaException: There was none.
+    """
+    admin = admin_client(config, LastError(config))
+    answers = admin.describe_consumer_groups([group], request_timeout=timeout_s)
+    try:
+        described = answers[group].result(timeout_s + 1)
+    except FutureTimeout as error:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
+    return any(
+        (tp.topic, tp.partition) == (topic, partition)
+        for member in described.members
+        for tp in member.assignment.topic_partitions
+    )

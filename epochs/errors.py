@@ -98,9 +98,10 @@ class SinkFenced(EpochfenceError):
             return (
                 f"the group counts this instance no more as the one that has "
                 f"{self.topic}[{self.partition}], where the sink stands at (topic id, "
-                f"leader epoch, next offset) {self.found}. Nothing was changed. Drop "
-                f"the batch; reload the position if the partition is assigned again, "
-                f"else stop."
+                f"leader epoch, next offset) {self.found}: it was stopped for too "
+                f"long, or its function took longer than max.poll.interval.ms. Nothing "
+                f"was changed. Drop the batch; reload the position if the partition is "
+                f"assigned again, else stop."
             )
         if self.found[2] is None:
             why = "it was emptied"

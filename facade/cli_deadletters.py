@@ -205,7 +205,7 @@ def redrive(
 
     A stale record was overtaken by a later leader's: look at what came after it first.
     It goes to the end of its topic, with its key, value, timestamp and headers, under
-    a new leadership (--as-leader), so that every fence admits it; or to a topic that
+    a new leadership (--as-leader), so that fences admit it; or to a topic that
     no fence judges (--unstamped --to). What was admitted, or acknowledged, is marked,
     and not sent again. (Where that marking fails, it may be.)
 
@@ -248,6 +248,8 @@ def redrive(
                 ) as ledger,
             ):
                 scopes = as_leader or []
+                if to is None:
+                    _check_scopes(ledger, letters, scopes)
                 _ask(
                     yes,
                     f"{_summary(letters)} go to {to or 'where they were read from'}, "
@@ -262,6 +264,25 @@ def redrive(
         _finish(store, letters, done)
 
 
+def _check_scopes(
+    ledger: Ledger, letters: Sequence[StoredLetter], scopes: Sequence[str]
+) -> None:
+    """See that a topic's readers know one of the scopes: its epochs began there."""
+    ledger.table.refresh()
+    begun: dict[str, set[str]] = {}
+    for start in ledger.table.all_starts():
+        begun.setdefault(start.topic, set()).add(start.scope)
+    for topic in sorted({one.letter.topic for one in letters}):
+        known = begun.get(topic, set())
+        if known and known.isdisjoint(scopes):
+            raise MisconfiguredError(
+                "--as-leader", ", ".join(scopes),
+                f"no epoch of it has begun on {topic}: who reads it would reject them "
+                f"again",
+                f"Give one of: {', '.join(sorted(known))}.",
+            )  # fmt: skip
+
+
 def _finish(
     store: LetterStore, letters: Sequence[StoredLetter], done: Redriven
 ) -> None:
@@ -270,6 +291,8 @@ def _finish(
     print(f"{len(done.arrived):,} of {len(letters):,} sent again and marked so.")
     for why, count in sorted(done.failures.items()):
         print_note(f"epochfence: {count:,} not: {why}")
+    if done.error is not None:
+        raise done.error
     if len(done.arrived) < len(letters):
         raise typer.Exit(EXIT_FAILED)
 

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -22,6 +23,7 @@ from epochfence.consumers.dead_letters import (
 )
 from epochfence.epochs.connection import Config, LastError, writing_producer
 from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
+from epochfence.epochs.full_queue import when_there_is_room
 from epochfence.epochs.messages import headers_of
 from epochfence.epochs.partition_reader import PartitionReader
 from epochfence.epochs.topics import TopicKeeper
@@ -198,29 +200,33 @@ class TopicLetters(LetterStore):
                 "--from-topic", self._topic, "there is no such topic",
                 "Name one that dead letters were written to.",
             )  # fmt: skip
-        found: list[DeadLetter] = []
-        redriven: dict[str, int] = {}
         self.others = 0
-        for record in self._records(facts.partitions):
-            _, at = record.timestamp()
-            marks = [
-                value for name, value in headers_of(record) if name == REDRIVEN_HEADER
-            ]
+        # By name: a gate that has lost its place may have kept some a second time.
+        found: dict[str, DeadLetter] = {}
+        for record in self._records(facts.partitions, "read_committed"):
             letter = letter_of_message(record)
-            if marks:
-                redriven[(marks[0] or b"").decode("utf-8", "replace")] = at
-            elif letter is None:
+            if letter is not None:
+                found.setdefault(letter.name, letter)
+            elif _mark_of(record) is None:
                 self.others += 1
-            else:
-                found.append(letter)
-        found.sort(
-            key=lambda one: (one.rejected_at, one.topic, one.partition, one.offset)
-        )
-        return [StoredLetter(one, redriven.get(one.name), None) for one in found]
+        # A mark is in no transaction, but may stand behind one that is open.
+        redriven: dict[str, int] = {}
+        for record in self._records(facts.partitions, "read_uncommitted"):
+            name = _mark_of(record)
+            if name is not None:
+                _, redriven[name] = record.timestamp()
+        return [
+            StoredLetter(one, redriven.get(one.name), None)
+            for one in sorted(found.values(), key=_when_rejected)
+        ]
 
-    def _records(self, partitions: Iterable[int]) -> Generator[Message, None, None]:
+    def _records(
+        self, partitions: Iterable[int], isolation: str
+    ) -> Generator[Message, None, None]:
         for partition in partitions:
-            with PartitionReader(self._config, self._topic, partition) as reader:
+            with PartitionReader(
+                self._config, self._topic, partition, isolation=isolation
+            ) as reader:
                 low, high = reader.bounds(self._timeout_s)
                 for batch in reader.read(low, high, stall_timeout_s=self._timeout_s):
                     yield from batch
@@ -235,12 +241,29 @@ class TopicLetters(LetterStore):
         producer = writing_producer(self._config, LastError(self._config))
         for one in letters:
             name = one.letter.name.encode()
-            producer.produce(
-                self._topic, key=name, headers=[(REDRIVEN_HEADER, name)],
-                on_delivery=delivered,
+            produce = partial(
+                producer.produce, self._topic, key=name,
+                headers=[(REDRIVEN_HEADER, name)], on_delivery=delivered,
             )  # fmt: skip
+            try:
+                when_there_is_room(produce, producer.poll, self._timeout_s)
+            except BufferError as error:
+                failures.append(KafkaError(KafkaError._QUEUE_FULL, str(error)))
+                break
         if producer.flush(self._timeout_s) or failures:
             reason = failures[0].str() if failures else "no acknowledgement in time"
             raise TopicUnavailable(
                 self._topic, f"what was sent again could not be marked so: {reason}"
             )
+
+
+def _mark_of(record: Message) -> str | None:
+    """The name of the letter that a record says was sent again."""
+    for name, value in headers_of(record):
+        if name == REDRIVEN_HEADER:
+            return (value or b"").decode("utf-8", "replace")
+    return None
+
+
+def _when_rejected(letter: DeadLetter) -> tuple[int, str, int, int]:
+    return letter.rejected_at, letter.topic, letter.partition, letter.offset

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from epochfence.consumers.dead_letters import DeadLetter
 from epochfence.epochs.connection import Config, LastError, writing_producer
-from epochfence.epochs.errors import TopicUnavailable
+from epochfence.epochs.errors import EpochfenceError, TopicUnavailable
+from epochfence.epochs.full_queue import when_there_is_room
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
 from epochfence.letter_stores import StoredLetter
 from epochfence.producers.fenced_producer import FencedProducer
 
-#: How long the client is served at a time where its queue is full.
-_FULL_S = 0.1
+#: What a broker has taken once, it takes again.
+_LARGE = {"message.max.bytes": 1_000_000_000}
 
 
 class Redriven:
@@ -26,11 +27,13 @@ class Redriven:
     Attributes:
         arrived: Those that were acknowledged; under a leadership: admitted.
         failures: Why others were not, by reason, counted.
+        error: What kept the rest from being sent.
     """
 
     def __init__(self) -> None:
         self.arrived: list[StoredLetter] = []
         self.failures: dict[str, int] = {}
+        self.error: Exception | None = None
         self._sent: list[tuple[StoredLetter, str, int, int]] = []
 
     def note(
@@ -72,25 +75,33 @@ def _send(
     producer: Producer | FencedProducer,
     letters: Sequence[StoredLetter],
     to: str | None,
+    timeout_s: float,
     redriven: Redriven,
 ) -> None:
     for one in in_order(letters):
         letter = one.letter
-        while True:
-            try:
-                producer.produce(
-                    to or letter.topic,
-                    letter.value,
-                    letter.key,
-                    # Elsewhere, the key has to choose among other partitions.
-                    letter.partition if to in (None, letter.topic) else -1,
-                    on_delivery=partial(redriven.note, one),
-                    timestamp=letter.timestamp or 0,
-                    headers=_headers_of(letter),
-                )
-                break
-            except BufferError:
-                producer.poll(_FULL_S)
+        if letter.left_out_bytes is not None:
+            redriven.fail("its value was too large to be kept: see it in its topic")
+            continue
+        produce = partial(
+            producer.produce,
+            to or letter.topic,
+            letter.value,
+            letter.key,
+            # Elsewhere, the key has to choose among other partitions.
+            letter.partition if to in (None, letter.topic) else -1,
+            on_delivery=partial(redriven.note, one),
+            timestamp=letter.timestamp or 0,
+            headers=_headers_of(letter),
+        )
+        try:
+            when_there_is_room(produce, producer.poll, timeout_s)
+        except KafkaException as error:
+            redriven.fail(error.args[0].str())
+        except (BufferError, EpochfenceError) as error:
+            # The rest has to wait; what went before is still looked after.
+            redriven.error = error
+            return
 
 
 def send_as_leader(
@@ -118,10 +129,10 @@ def send_as_leader(
     redriven = Redriven()
     topics = sorted({to or one.letter.topic for one in letters})
     with FencedProducer(
-        config, ledger, list(leaderships), timeout_s=timeout_s
+        {**_LARGE, **config}, ledger, list(leaderships), timeout_s=timeout_s
     ) as producer:
         producer.take_over(topics)
-        _send(producer, letters, to, redriven)
+        _send(producer, letters, to, timeout_s, redriven)
         receipts = producer.confirm(timeout_s)
     for one, topic, partition, offset in redriven.sent:
         outcome = receipts.outcome(topic, partition, offset)
@@ -137,16 +148,18 @@ def send_unstamped(
 ) -> Redriven:
     """Send letters again, without a stamp, to a topic that no fence judges.
 
-    Raises:
-        TopicUnavailable: It was not acknowledged in time.
+    Args:
+        config: Connection settings.
+        letters: The letters.
+        to: Where to.
+        timeout_s: How long to wait for the cluster.
     """
     redriven = Redriven()
     last_error = LastError(config)
-    producer = writing_producer(config, last_error)
-    _send(producer, letters, to, redriven)
+    producer = writing_producer({**_LARGE, **config}, last_error)
+    _send(producer, letters, to, timeout_s, redriven)
     if producer.flush(timeout_s):
-        raise TopicUnavailable(
-            to, last_error.or_else("not all was acknowledged in time")
-        )
+        reason = last_error.or_else("not all was acknowledged in time")
+        redriven.error = redriven.error or TopicUnavailable(to, reason)
     redriven.arrived.extend(one for one, *_ in redriven.sent)
     return redriven

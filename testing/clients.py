@@ -189,6 +189,12 @@ class MemoryClients(Clients):
         """What tells of topics."""
         return MemoryKeeper(self._log)
 
+    def has_member_with(
+        self, config: Config, group: str, topic: str, partition: int, timeout_s: float
+    ) -> bool:
+        """Members come and go by themselves here."""
+        return False
+
     def synced_log(
         self,
         config: Config,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from epochfence import (
@@ -227,3 +228,95 @@ def test_what_cannot_be_sent_is_not_marked(place: Place) -> None:
     )  # fmt: skip
     assert "0 of 5 sent again" in said
     assert len(place.listed()) == 5
+
+
+@pytest.fixture
+def in_topic(
+    kafka: KafkaBroker, topics: LedgerTopics, ledger: Ledger, topic: str
+) -> Place:
+    """Dead letters that a topic keeps."""
+    place = Place(kafka, topics, ledger, topic)
+    dead = kafka.create_topic("dead")
+    with KafkaSink(kafka.config, nothing, dead_letters=dead) as sink:
+        place.apply(sink)
+    place.options = ["--from-topic", dead, "-b", kafka.bootstrap_servers]
+    return place
+
+
+def test_one_that_cannot_be_sent_holds_nothing_up(in_topic: Place) -> None:
+    """The others are marked, and not sent once more."""
+    to = in_topic.kafka.create_topic("by-hand")
+    options = ["--all", "--unstamped", "--to", to, "-y"]
+    said = in_topic.command("redrive", *options, "-X", "message.max.bytes=1000")
+    assert "5 of 5 sent again" in said
+    again = in_topic.command("redrive", *options)
+    assert "No dead letters are waiting that fit" in again
+    assert len(read_all(in_topic.kafka, to)) == 5
+
+
+def test_one_that_is_too_large_to_be_sent(in_topic: Place) -> None:
+    dead = in_topic.options[1]
+    producer = Producer({**in_topic.kafka.config})
+    record: Any = read_all(in_topic.kafka, dead)[0]
+    details = json.loads(dict(record.headers())["epochfence-dead-letter"])
+    details["offset"] = 99
+    headers: Any = [("epochfence-dead-letter", json.dumps(details))]
+    producer.produce(dead, bytes(5000), headers=headers)
+    assert producer.flush(30) == 0
+    to = in_topic.kafka.create_topic("by-hand")
+    options = ["--all", "--unstamped", "--to", to, "-y", "-X", "message.max.bytes=2000"]
+    said = in_topic.command("redrive", *options, code=1)
+    assert "5 of 6 sent again" in said
+    assert "1 not: " in said
+    in_topic.command("redrive", *options, code=1)
+    assert len(read_all(in_topic.kafka, to)) == 5
+
+
+def test_marks_behind_an_open_transaction_are_seen(in_topic: Place) -> None:
+    """A gate that writes letters has one open most of the time."""
+    to = in_topic.kafka.create_topic("by-hand")
+    config = {
+        **in_topic.kafka.config,
+        "transactional.id": f"gate-{in_topic.topic}",
+        "log_level": 2,
+    }
+    producer = Producer(config)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(in_topic.options[1], b"a letter that is being written")
+    assert producer.flush(30) == 0
+    options = ["--all", "--unstamped", "--to", to, "-y"]
+    assert "5 of 5 sent again" in in_topic.command("redrive", *options)
+    assert "No dead letters are waiting" in in_topic.command("redrive", *options)
+    producer.abort_transaction(30)
+    assert len(read_all(in_topic.kafka, to)) == 5
+
+
+def test_records_that_are_no_letters_are_told_of(in_topic: Place) -> None:
+    dead = in_topic.options[1]
+    producer = Producer({**in_topic.kafka.config})
+    record: Any = read_all(in_topic.kafka, dead)[0]
+    details = json.loads(dict(record.headers())["epochfence-dead-letter"])
+    for changed in (
+        {"rejected_at": "yesterday"},
+        {"partition": None},
+        {"topic": 7},
+        {"of a newer version": 1},  # this one is a letter, which is there already
+    ):
+        text = json.dumps({**details, **changed})
+        headers: Any = [("epochfence-dead-letter", text)]
+        producer.produce(dead, b"v", headers=headers)
+    producer.produce(dead, b"foreign")
+    assert producer.flush(30) == 0
+    said = in_topic.command("list")
+    assert "4 records of it are no dead letters" in said
+    assert len(in_topic.listed()) == 5
+
+
+def test_a_scope_that_its_readers_do_not_know(in_topic: Place) -> None:
+    said = in_topic.command(
+        "redrive", "--all", "--as-leader", "another", "-y", *in_topic.cluster, code=2
+    )
+    assert "no epoch of it has begun" in said
+    assert "Give one of: w" in said
+    assert in_topic.ledger.refresh().latest("another") is None
