@@ -21,7 +21,7 @@ from confluent_kafka.admin import OffsetSpec
 from psycopg import errors
 
 from epochfence import Ledger, Sink
-from epochfence.consumers.gate import source_of
+from epochfence.consumers.copied_topic import source_of
 from support.brokers import KafkaBroker
 from support.postgres import Postgres
 from support.reading import read_all
