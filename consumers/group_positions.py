@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -123,15 +124,19 @@ def state_of(tp: TopicPartition) -> SinkState | None:
     return SinkState(SinkPosition(said.topic_id, tp.leader_epoch, tp.offset), said=said)
 
 
-def commit_of(batch: SinkBatch, *, with_epochs: bool = True) -> TopicPartition:
+def commit_of(
+    batch: SinkBatch, *, with_epochs: bool = True, copy_id: str | None = None
+) -> TopicPartition:
     """The commit that stores a batch's position.
 
     Args:
         batch: The batch.
         with_epochs: False where the broker refused it as too large.
+        copy_id: The life of the topic that is written to, where that matters.
     """
     topic_id, leader_epoch, offset = batch.position
-    metadata = metadata_of(topic_id, batch.starts).encode(with_epochs=with_epochs)
+    said = replace(metadata_of(topic_id, batch.starts), copy_id=copy_id)
+    metadata = said.encode(with_epochs=with_epochs)
     # The embedded broker, whose topics have no ids, refuses leader epochs.
     known = None if topic_id is None else leader_epoch
     return TopicPartition(

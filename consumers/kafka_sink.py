@@ -195,6 +195,8 @@ class KafkaSink:
         self._lock = threading.Lock()
         self._last_error = LastError(config)
         self._member: GroupMember | None = None
+        #: The life of the topic that is written to, where commits have to name it.
+        self._copy_id: str | None = None
         self._is_open = False
         self._takes_epochs = True
         self._too_long = 0
@@ -291,7 +293,10 @@ class KafkaSink:
             for batch, state in zip(batches, states, strict=True):
                 batch.check(None if state is None else state.position)
             epochs = self._takes_epochs
-            offsets = [commit_of(batch, with_epochs=epochs) for batch in batches]
+            offsets = [
+                commit_of(batch, with_epochs=epochs, copy_id=self._copy_id)
+                for batch in batches
+            ]
             producer.send_offsets_to_transaction(offsets, generation, self._timeout_s)
             self._commit(producer)
             self._too_long = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -25,8 +26,12 @@ from epochfence.cli_options import (
     fence_settings,
     kafka_config,
 )
-from epochfence.consumers.gate import GateSink, open_destination
+from epochfence.consumers.copied_topic import open_destination
+from epochfence.consumers.gate import GateSink
+from epochfence.consumers.signals import handled
 from epochfence.consumers.sink_runner import SinkProgress, SinkRunner
+from epochfence.epochs.connection import connection_settings
+from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.topics import COORDINATION_TOPIC, TABLE_TOPIC
 from epochfence.terminal import print_note, reported_errors, told_if_slow
@@ -109,10 +114,18 @@ def gate(
     with reported_errors():
         settings = fence_settings(scopes, stamp, authority, unstamped, max_jump)
         config = kafka_config(bootstrap_server, properties, command_config)
-        name = group or f"epochfence-gate.{source}.{destination}"
+        if "group.id" in config:
+            raise MisconfiguredError(
+                "group.id", config["group.id"], "the gate's group is an option here",
+                "Use --group.",
+            )  # fmt: skip
+        # Clients of our own take no more; a setting that is wrong meets the others.
+        connection = connection_settings(config)
+        if group is None:
+            group = f"epochfence-gate.{source}.{destination}"
         with told_if_slow(config, timeout_s):
             ledger = Ledger(
-                config,
+                connection,
                 coordination_topic=coordination_topic,
                 table_topic=table_topic,
                 timeout_s=timeout_s,
@@ -121,7 +134,7 @@ def gate(
             with told_if_slow(config, timeout_s):
                 ledger.table.refresh()
                 largest_bytes = open_destination(
-                    config, ledger.table, source, destination,
+                    connection, ledger.table, source, destination,
                     create=create, timeout_s=timeout_s,
                 )  # fmt: skip
                 sink = GateSink(
@@ -131,19 +144,27 @@ def gate(
                 )  # fmt: skip
             with sink:
                 runner = SinkRunner(
-                    {**config, "group.id": name},
+                    {**config, "group.id": group},
                     ledger,
                     sink,
                     require={source: settings},
                     batch_size=batch_size,
                     timeout_s=timeout_s,
                 )
-                print_note(
-                    f"copying {source} to {destination} as a member of group {name}; "
-                    f"SIGINT (Ctrl-C) or SIGTERM ends it"
-                )
-                with _reports(runner, report_s):
-                    runner.run([source])
+
+                def stop(*_: object) -> None:
+                    runner.stop()
+
+                # A second one ends what does not end by itself.
+                with (
+                    handled((signal.SIGINT, signal.SIGTERM), stop, once=True),
+                    _reports(runner, report_s),
+                ):
+                    print_note(
+                        f"copying {source} to {destination} as a member of group "
+                        f"{group}; SIGINT (Ctrl-C) or SIGTERM ends it"
+                    )
+                    runner.run([source], handles_signals=False)
         print_note(f"ended in order: {_report(runner.progress)}")
 
 

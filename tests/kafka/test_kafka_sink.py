@@ -292,8 +292,8 @@ def test_metadata_that_is_too_large_goes_without_epochs(
 ) -> None:
     from epochfence.consumers import group_positions, kafka_sink
 
-    def large(of: SinkBatch, *, with_epochs: bool = True) -> TopicPartition:
-        made = group_positions.commit_of(of, with_epochs=with_epochs)
+    def large(of: SinkBatch, *, with_epochs: bool, **more: Any) -> TopicPartition:
+        made = group_positions.commit_of(of, with_epochs=with_epochs, **more)
         if with_epochs:
             made = TopicPartition(made.topic, made.partition, 4, metadata="x" * 5000)
         return made

@@ -21,8 +21,8 @@ from confluent_kafka.admin import OffsetSpec
 from psycopg import errors
 
 from epochfence import Ledger, Sink
+from epochfence.consumers.copied_topic import source_of
 from epochfence.consumers.dead_letters import letter_of_message
-from epochfence.consumers.gate import source_of
 from support.brokers import KafkaBroker
 from support.postgres import Postgres
 from support.reading import read_all
