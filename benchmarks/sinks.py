@@ -116,11 +116,13 @@ class _TimedSink:
     """Knows how fast it was as soon as all is stored, and has its runner stop then."""
 
     def __init__(self, sink: Sink, clock: _Clock) -> None:
-        self.load: Callable[[str, int], SinkState | None] = sink.load
         self._sink = sink
         self._clock = clock
         self.rate = 0.0
         self.runner: SinkRunner | None = None
+
+    def load(self, topic: str, partition: int) -> SinkState | None:
+        return self._sink.load(topic, partition)
 
     def write(self, batches: Sequence[SinkBatch]) -> None:
         self._sink.write(batches)

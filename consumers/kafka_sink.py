@@ -191,6 +191,8 @@ class KafkaSink:
             largest = max(1_000_000, self._letter_bytes)
             self._config.setdefault("message.max.bytes", largest)
             self._config.setdefault("batch.size", min(1_000_000, self._letter_bytes))
+            told = int(self._config["message.max.bytes"])
+            self._letter_bytes = min(self._letter_bytes, told)
         self._store = f"Kafka at {self._config.get('bootstrap.servers')}"
         self._lock = threading.Lock()
         self._last_error = LastError(config)

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from epochfence.consumers.at_least_once_sink import AtLeastOnceSink
+from epochfence.consumers.dead_letters import DeadLetter
 from epochfence.consumers.fence import Fence
 from epochfence.consumers.fenced_consumer import FencedConsumer
 from epochfence.consumers.kafka_sink import KafkaSink
@@ -93,6 +94,7 @@ __all__ = [
     "guarded_upsert",
     "Sink",
     "SinkBatch",
+    "DeadLetter",
     # What a topic's records must carry.
     "FenceSettings",
     "ForeignHeader",
