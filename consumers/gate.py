@@ -25,7 +25,8 @@ from epochfence.consumers.copied_topic import (
     SOURCE_HEADER,
     last_source,
 )
-from epochfence.consumers.kafka_sink import KafkaSink, Output
+from epochfence.consumers.kafka_output import Output
+from epochfence.consumers.kafka_sink import KafkaSink
 from epochfence.consumers.looks import LOOK_EVERY_S
 from epochfence.consumers.sink import SinkBatch
 from epochfence.epochs.connection import Config, connection_settings

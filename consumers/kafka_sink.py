@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from secrets import token_hex
 from types import TracebackType
 from typing import Any
@@ -36,6 +35,7 @@ from epochfence.consumers.group_positions import (
     commit_of,
     stored_states,
 )
+from epochfence.consumers.kafka_output import Output
 from epochfence.consumers.sink import SinkBatch, checked_apply
 from epochfence.epochs.connection import (
     Config,
@@ -45,11 +45,8 @@ from epochfence.epochs.connection import (
 )
 from epochfence.epochs.deadlines import deadline_after, time_left
 from epochfence.epochs.errors import MisconfiguredError, SinkFenced, SinkUnavailable
-from epochfence.epochs.full_queue import when_there_is_room
 from epochfence.epochs.topics import TopicKeeper
 from epochfence.epochs.values import SinkState, check_timeout
-
-Headers = dict[str, str | bytes | None] | list[tuple[str, str | bytes | None]]
 
 #: What does not pass by itself: whoever runs the sink has to see to it.
 _LASTING = {
@@ -76,70 +73,6 @@ _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 
 #: A function that makes a transaction last too long so many times in a row always does.
 _TOO_LONG_TIMES = 3
-
-
-class Output:
-    """What a function that applies messages produces with, in the sink's transaction.
-
-    Args:
-        producer: The client underneath.
-        timeout_s: How long to wait for room in its queue.
-    """
-
-    def __init__(self, producer: Producer, timeout_s: float) -> None:
-        self._producer = producer
-        self._produce: Callable[..., None] = producer.produce
-        self._timeout_s = timeout_s
-        self.failure: KafkaException | None = None
-
-    def produce(
-        self,
-        topic: str,
-        value: str | bytes | None = None,
-        key: str | bytes | None = None,
-        partition: int = -1,
-        timestamp: int = 0,
-        headers: Headers | None = None,
-    ) -> None:
-        """Hand a message over, as to confluent's `Producer.produce`.
-
-        It waits where the client's queue is full. There is no `on_delivery`: all that
-        is produced in the transaction arrives, or nothing does.
-
-        Args:
-            topic: Where to.
-            value: The message's value.
-            key: Its key.
-            partition: Its partition's number; -1 leaves the choice to the client.
-            timestamp: Milliseconds since 1970; 0: now.
-            headers: Its headers.
-
-        Raises:
-            KafkaException: The client refuses the message.
-        """
-        # Positional arguments cost half of what keywords do.
-        try:
-            self._produce(topic, value, key, partition, None, None, timestamp, headers)
-        except BufferError:
-            self._produce_later(
-                topic, value, key, partition, None, None, timestamp, headers
-            )
-        except KafkaException as error:
-            self.failure = error
-            raise
-
-    def _produce_later(self, *arguments: Any) -> None:
-        try:
-            when_there_is_room(
-                partial(self._produce, *arguments), self._producer.poll, self._timeout_s
-            )
-        except BufferError as error:
-            full = KafkaError(KafkaError._QUEUE_FULL, "the client's queue is full")
-            self.failure = KafkaException(full)
-            raise self.failure from error
-        except KafkaException as error:
-            self.failure = error
-            raise
 
 
 #: Applies messages of one partition, in order: it calls `output.produce`.

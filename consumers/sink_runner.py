@@ -19,16 +19,17 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from epochfence.consumers.dead_letters import DeadLetter, dead_letter
 from epochfence.consumers.fenced_consumer import FencedConsumer
 from epochfence.consumers.group_positions import GroupSink
+from epochfence.consumers.membership import Membership
 from epochfence.consumers.outbox import place_of
 from epochfence.consumers.pieces import cut
 from epochfence.consumers.rejections import OnRejected
 from epochfence.consumers.settings import Require, without_auto_commit
 from epochfence.consumers.signals import handled
 from epochfence.consumers.sink import Sink, SinkBatch
-from epochfence.epochs.connection import Config, connection_settings
+from epochfence.consumers.waiting_letters import WaitingLetters
+from epochfence.epochs.connection import Config
 from epochfence.epochs.errors import (
     LedgerClosed,
     LedgerUnavailable,
@@ -61,14 +62,6 @@ _FIRST_WAIT_S = 0.1
 
 #: How often the client is called while something is waited for.
 _SERVE_S = 0.2
-
-#: A commit that is refused so says that this instance is no member any more. (One of
-#: a past generation may be; the client learns of the present one.)
-_GIVEN_TO_OTHERS = {
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError.FENCED_INSTANCE_ID,
-    KafkaError.FENCED_MEMBER_EPOCH,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +152,11 @@ class SinkRunner:
         check_function("on_rejected", on_rejected)
         self._on_rejected = on_rejected
         self._keeps_rejected = bool(getattr(sink, "keeps_rejected", False))
-        self._ledger = ledger
-        self._config = {
-            "auto.offset.reset": "earliest", **without_auto_commit(config),
-        }  # fmt: skip
+        settings = {"auto.offset.reset": "earliest", **without_auto_commit(config)}
         self._sink = sink
         self._group_sink = sink if isinstance(sink, GroupSink) else None
         self._consumer = FencedConsumer(
-            self._config,
+            settings,
             ledger,
             require=require,
             unstamped=unstamped,
@@ -180,6 +170,9 @@ class SinkRunner:
         )
         if self._group_sink is not None:
             self._group_sink.join(self._consumer)
+        self._membership = Membership(
+            self._consumer, self._group_sink, ledger, settings, timeout_s
+        )
         # Messages that were taken over, and then their batches. A partition that is
         # given up, or placed anew, takes what is in hand of it along: its next reader
         # begins where the sink stands.
@@ -188,8 +181,7 @@ class SinkRunner:
         # What the sink has stored of each partition, as far as this instance knows.
         self._stored: dict[Place, SinkPosition | None] = {}
         self._starts: dict[Place, set[EpochStart]] = {}
-        # What was rejected and is not stored yet, each record once.
-        self._rejected: dict[Place, dict[Position, tuple[Message, Verdict]]] = {}
+        self._letters = WaitingLetters(ledger)
         self._uncommitted: set[Place] = set()
         self._next_commit = time.monotonic() + commit_interval_s
         # No Event: a signal's handler that sets one can meet its lock.
@@ -287,14 +279,10 @@ class SinkRunner:
                     self._take_events(piece.messages)
                 else:
                     self._gathered.setdefault(piece.place, []).extend(piece.messages)
-            if not missing or left_s <= _SERVE_S or self._has_rejected_a_batch:
+            # Many that were rejected do not wait for messages.
+            is_batch = not missing or len(self._letters) >= self._batch_size
+            if is_batch or left_s <= _SERVE_S:
                 return
-
-    @property
-    def _has_rejected_a_batch(self) -> bool:
-        """Whether so many were rejected that they should not wait for messages."""
-        waiting = sum(map(len, self._rejected.values())) if self._rejected else 0
-        return waiting >= self._batch_size
 
     @staticmethod
     def _take_events(events: Sequence[Message]) -> None:
@@ -327,31 +315,16 @@ class SinkRunner:
                 state.position,
                 new,
                 state.starts,
-                self._rejected_below(place, state.position),
+                self._letters.below(place, state.position),
             )
         return found
 
     def _reject(self, message: Message, verdict: Verdict) -> None:
         """Keep a rejected message until the position that passes it is stored."""
-        place = place_of(message)
-        if place in self._stored:
-            at = Position(message.leader_epoch(), message.offset() or 0)
-            self._rejected.setdefault(place, {})[at] = message, verdict
+        if place_of(message) in self._stored:
+            self._letters.add(message, verdict)
         if self._on_rejected is not None:
             self._on_rejected(message, verdict)
-
-    def _rejected_below(
-        self, place: Place, position: SinkPosition
-    ) -> Sequence[DeadLetter]:
-        rejected = self._rejected.get(place)
-        if not rejected:
-            return ()
-        ledger = self._ledger.state
-        return [
-            dead_letter(message, verdict, position.topic_id, ledger)
-            for at, (message, verdict) in rejected.items()
-            if at.offset < position.next_offset
-        ]
 
     # The sink.
 
@@ -410,9 +383,7 @@ class SinkRunner:
                 self._uncommitted.add(place)
             self._stored[place] = batch.position
             self._starts[place].update(batch.new_starts)
-            for letter in batch.rejected:
-                at = Position(letter.leader_epoch, letter.offset)
-                self._rejected[place].pop(at, None)
+            self._letters.stored(place, batch.rejected)
 
     def _reload(self, error: SinkFenced) -> None:
         """Go on where the sink stands, if the partition is still this member's.
@@ -429,45 +400,18 @@ class SinkRunner:
             self._consumer.seek(TopicPartition(*place, OFFSET_STORED))
 
     def _see_membership(self, error: SinkFenced) -> None:
-        """Ask the group whether this member still has a partition."""
+        """See that this member still has a partition.
+
+        Raises:
+            SinkFenced: It has not.
+        """
         until = time.monotonic() + self._timeout_s
         while time.monotonic() < until and not self._is_stopping:
-            try:
-                self._ask(error)
+            if self._membership.holds(error):
                 return
-            except KafkaException as refused:
-                is_out = refused.args[0].code() in _GIVEN_TO_OTHERS
-                if is_out and self._is_taken(error):
-                    raise error from refused
-                # Else the client will hear of it, and join again.
-            except TopicUnavailable:
-                return  # it does not tell whose it is; the next pass meets it again
-            except SinkUnavailable as unknown:
-                _log.warning("asked again: %s", unknown)
             self._wait(_SERVE_S)  # a rebalance goes on
             if (error.topic, error.partition) not in self._stored:
                 return  # given up in order
-
-    def _is_taken(self, error: SinkFenced) -> bool:
-        """Whether another member has a partition by now, as far as one can tell."""
-        if error.found != error.expected:
-            return True
-        place = error.topic, error.partition
-        group = self._config["group.id"]
-        with suppress(KafkaException):
-            return self._ledger.clients.has_member_with(
-                connection_settings(self._config), group, *place, self._timeout_s
-            )
-        return False
-
-    def _ask(self, error: SinkFenced) -> None:
-        """Have the group refuse a commit, if it does not count this one a member."""
-        offset = error.found[2]
-        if self._group_sink is not None:
-            self._group_sink.ask(error.topic, error.partition)
-        elif offset is not None:  # else emptied by somebody: no sign of another member
-            tp = TopicPartition(error.topic, error.partition, offset)
-            self._consumer.commit(offsets=[tp], asynchronous=False)
 
     def _wait(self, wait_s: float) -> None:
         """Wait, and stay a member of the group meanwhile."""
@@ -502,7 +446,7 @@ class SinkRunner:
         """Drop what is in hand of a partition: it is read again, here or elsewhere."""
         self._gathered.pop(place, None)
         self._in_hand.pop(place, None)
-        self._rejected.pop(place, None)
+        self._letters.drop(place)
 
     def _commit(
         self, places: Sequence[Place] | None = None, *, asynchronous: bool

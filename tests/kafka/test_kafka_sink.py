@@ -22,7 +22,7 @@ from epochfence import (
     SinkUnavailable,
 )
 from epochfence.consumers.dead_letters import letter_of_message
-from epochfence.consumers.kafka_sink import Output
+from epochfence.consumers.kafka_output import Output
 from support.brokers import KafkaBroker
 from support.fenced_topic import (
     TAKEOVER_ADMITTED,

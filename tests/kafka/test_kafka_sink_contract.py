@@ -25,7 +25,7 @@ from epochfence import (
     SinkPosition,
     SinkState,
 )
-from epochfence.consumers.kafka_sink import Output
+from epochfence.consumers.kafka_output import Output
 from epochfence.testing.sink_contract import SinkContract
 from support.brokers import KafkaBroker
 from support.failing import failing
