@@ -1,4 +1,4 @@
-"""Databases that the benchmark of sinks writes to: by hand, and by a sink."""
+"""What the benchmark of sinks writes to: by hand, and by a sink."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from confluent_kafka import Message
+from confluent_kafka import Consumer, Message
 
 from epochfence import Sink, SqliteSink
 
 #: Applies messages within a transaction.
-Apply = Callable[[Any, Sequence[Message]], None]
+Apply = Callable[[Any, Sequence[Message]], object]
 
 #: Writes a transaction.
 Write = Callable[[Sequence[Message]], None]
@@ -24,6 +24,8 @@ class Database(ABC):
     """A database with a table for messages, and one for the offset by hand."""
 
     name: ClassVar[str]
+    #: What is done by hand likewise.
+    likewise: ClassVar[str] = "the same writes"
 
     @abstractmethod
     def empty(self) -> None:
@@ -34,8 +36,15 @@ class Database(ABC):
         """Keep each message."""
 
     @abstractmethod
-    def by_hand(self, apply: Apply) -> AbstractContextManager[Write]:
-        """What applies messages and stores the next offset, without a sink."""
+    def by_hand(
+        self, apply: Apply, consumer: Consumer
+    ) -> AbstractContextManager[Write]:
+        """What applies messages and stores the next offset, without a sink.
+
+        Args:
+            apply: Applies messages.
+            consumer: Reads them.
+        """
 
     @abstractmethod
     def sink(self, apply: Apply) -> AbstractContextManager[Sink]:
@@ -72,7 +81,7 @@ class SqliteDatabase(Database):
         cursor.executemany("INSERT INTO orders VALUES (?, ?)", rows)
 
     @contextmanager
-    def by_hand(self, apply: Apply) -> Generator[Write, None, None]:
+    def by_hand(self, apply: Apply, consumer: Consumer) -> Generator[Write, None, None]:
         with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
@@ -127,7 +136,7 @@ class PostgresDatabase(Database):
                 copy.write_row(row)
 
     @contextmanager
-    def by_hand(self, apply: Apply) -> Generator[Write, None, None]:
+    def by_hand(self, apply: Apply, consumer: Consumer) -> Generator[Write, None, None]:
         store = (
             "INSERT INTO offsets VALUES (0, %s) "
             "ON CONFLICT (partition) DO UPDATE SET next = excluded.next"

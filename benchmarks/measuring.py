@@ -188,14 +188,21 @@ class Bench:
     def __init__(self, servers: str, partitions: int = 1) -> None:
         suffix = secrets.token_hex(6)
         self.config: dict[str, Any] = {"bootstrap.servers": servers}
-        self.topic = f"benchmark-{suffix}"
         self.coordination_topic = f"benchmark-coordination-{suffix}"
         self.table_topic = f"benchmark-starts-{suffix}"
         self._admin: Any = AdminClient(self.config)
-        new = NewTopic(self.topic, partitions, 1)
-        self._admin.create_topics([new])[self.topic].result(_TIMEOUT_S)
+        self._topics = [self.coordination_topic, self.table_topic]
+        self.topic = self.new_topic(partitions)
         with self.ledger():
             pass  # both topics are made
+
+    def new_topic(self, partitions: int = 1) -> str:
+        """Create one more topic, and give its name."""
+        name = f"benchmark-{secrets.token_hex(6)}"
+        new = NewTopic(name, partitions, 1)
+        self._admin.create_topics([new])[name].result(_TIMEOUT_S)
+        self._topics.append(name)
+        return name
 
     def ledger(self) -> Ledger:
         """The ledger, opened anew."""
@@ -207,8 +214,7 @@ class Bench:
 
     def close(self) -> None:
         """Delete the topics."""
-        topics = [self.topic, self.coordination_topic, self.table_topic]
-        for deleted in self._admin.delete_topics(topics).values():
+        for deleted in self._admin.delete_topics(self._topics).values():
             deleted.result(_TIMEOUT_S)
 
     def __enter__(self) -> Bench:

@@ -4,6 +4,10 @@ By hand: confluent's consumer with `fetch.queue.backoff.ms=10`, the same stateme
 1,000 messages at a time, and the next offset of the partition, in one transaction. Both
 begin with an empty database, and are timed from when the first messages are there.
 
+Into Kafka, each message's key and value are produced to another topic, with the offset
+in the same transaction (`Kafka`); or it is copied as by `epochfence gate` (`gate`):
+timestamp, headers but for ours, and one that says where it comes from.
+
 PostgreSQL gets its rows by COPY, the fastest way there is: with any other, the sink's
 own part is smaller. The server is that of the tests (with `fsync` off, unless the
 environment names another); where there is none, it is left out.
@@ -22,6 +26,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from benchmarks.consume import fill
 from benchmarks.databases import Apply, Database, PostgresDatabase, SqliteDatabase
+from benchmarks.kafka_topics import GateCopy, KafkaTopic
 from benchmarks.measuring import SCOPE, Bench, Figure, compare, in_turns, postgres
 from epochfence import Ledger, Sink, SinkBatch, SinkRunner, SinkState
 
@@ -42,6 +47,7 @@ def measure(servers: str, repeats: int) -> list[Figure]:
         databases: list[Database] = [SqliteDatabase(Path(folder))]
         if conninfo is not None:
             databases.append(PostgresDatabase(conninfo))
+        databases += [KafkaTopic(bench), GateCopy(bench)]
         ways = {
             f"{database.name} {name}": partial(_timed, way, bench, ledger, database)
             for database in databases
@@ -51,7 +57,7 @@ def measure(servers: str, repeats: int) -> list[Figure]:
     return [
         compare(
             "sinks",
-            f"{database.name}, to the same writes by hand",
+            f"{database.name}, to {database.likewise} by hand",
             found[f"{database.name} sink"],
             found[f"{database.name} by hand"],
             unit="rows/s",
@@ -102,7 +108,7 @@ def _by_hand(bench: Bench, _: Ledger, database: Database, clock: _Clock) -> floa
         }
     )
     consumer.assign([TopicPartition(bench.topic, 0, 0)])
-    with database.by_hand(clock.applied) as write:
+    with database.by_hand(clock.applied, consumer) as write:
         while clock.rows < MESSAGES:
             messages = consumer.consume(BATCH, 0.1)
             if messages:

@@ -193,26 +193,25 @@ class GateSink(KafkaSink):
     def _copy(self, output: Output, messages: Sequence[Message]) -> None:
         partition = messages[0].partition() or 0
         life = self._lives[self._source, partition]
-        produce, topic, prefix = (
-            output.produce,
-            self._destination,
-            f"{life}:{partition}",
-        )
+        produce, topic = output.produce, self._destination
+        prefix = f"{life}:{partition}"
+        before: object = None
+        kept: list[Any] = []
         for message in messages:
-            told: Any = message.headers()
-            headers: list[tuple[str, str | bytes | None]] = [
-                header for header in told or () if not header[0].startswith(_OURS)
-            ]
+            headers = message.headers()
+            if headers != before:  # those of one leader are mostly alike
+                before = headers
+                kept = [one for one in headers or () if not one[0].startswith(_OURS)]
             leader_epoch = message.leader_epoch()
             known = -1 if leader_epoch is None else leader_epoch
-            headers.append((SOURCE_HEADER, f"{prefix}:{known}:{message.offset()}"))
+            source = f"{prefix}:{known}:{message.offset()}"
             kind, at = message.timestamp()
             produce(
                 topic,
                 message.value(),
                 message.key(),
                 partition,
-                headers=headers,
+                headers=[*kept, (SOURCE_HEADER, source)],
                 timestamp=0 if kind == TIMESTAMP_NOT_AVAILABLE else at,
             )
 

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import epochfence
 from support.brokers import KafkaBroker
 from support.ledgers import unnamed_topics
+from support.reading import read_all
 from support.stream import Stream, read_count, stamp, values_of
 from support.waiting import wait_until
 
@@ -82,10 +83,34 @@ def test_one_leader_for_each_partition(kafka: KafkaBroker, play: Play) -> None:
             assert values_of(consumer.consume(1, 30)) == [b"v"]
 
 
+@pytest.fixture
+def stops_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Has a runner stop once so many messages are applied."""
+    original = epochfence.SinkRunner.run
+
+    def stops(count: int) -> None:
+        def run(runner: epochfence.SinkRunner, topics: list[str]) -> None:
+            def stop() -> None:
+                wait_until(
+                    lambda: runner.progress.messages == count, 60, "all is applied"
+                )
+                runner.stop()
+
+            stopper = threading.Thread(target=stop)
+            stopper.start()
+            original(runner, topics)
+            stopper.join()
+
+        monkeypatch.setattr(epochfence.SinkRunner, "run", run)
+
+    return stops
+
+
 def test_a_sink(
     kafka: KafkaBroker,
     topic: str,
     play: Play,
+    stops_after: Callable[[int], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -98,28 +123,47 @@ def test_a_sink(
             producer.produce(topic, value, item, headers=stamp(leader))
         producer.produce(topic, None, "mug", headers=stamp(leader))
         assert producer.flush(30) == 0
-
-        original = epochfence.SinkRunner.run
-
-        def run(runner: epochfence.SinkRunner, topics: list[str]) -> None:
-            def stop() -> None:
-                wait_until(lambda: runner.progress.messages == 4, 60, "all is applied")
-                runner.stop()
-
-            stopper = threading.Thread(target=stop)
-            stopper.start()
-            original(runner, topics)
-            stopper.join()
-
-        monkeypatch.setattr(epochfence.SinkRunner, "run", run)
-
-        def opened(_: object) -> nullcontext[epochfence.Ledger]:
-            return nullcontext(ledger)
-
-        monkeypatch.setattr(epochfence, "Ledger", opened)
+        stops_after(4)
+        use(ledger, monkeypatch)
         play(block_with("SqliteSink("), {})
     with closing(sqlite3.connect("stock.db")) as database:
         assert database.execute("SELECT * FROM stock").fetchall() == [("cup", 7)]
+
+
+def test_kafka_to_kafka(
+    kafka: KafkaBroker,
+    topic: str,
+    play: Play,
+    stops_after: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    invoices = kafka.create_topic("invoices")
+    producer = Producer(dict(kafka.config))
+    with unnamed_topics(kafka).open() as ledger:
+        leader = ledger.claim("orders-writer", holder="pod")
+        for count in (2, 3):
+            order = json.dumps({"count": count, "price": 5})
+            producer.produce(topic, order, "cup", headers=stamp(leader))
+        assert producer.flush(30) == 0
+        stops_after(2)
+        use(ledger, monkeypatch)
+        code = block_with("KafkaSink(").replace('"invoices"', repr(invoices))
+        play(code.replace('"invoicing"', repr(topic)), {})
+    written = read_all(kafka, invoices, isolation_level="read_committed")
+    assert [record.key() for record in written] == [b"cup", b"cup"]
+    assert [json.loads(record.value() or b"")["total"] for record in written] == [
+        10,
+        15,
+    ]
+
+
+def use(ledger: epochfence.Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the code that is played use a ledger."""
+
+    def opened(_: object) -> nullcontext[epochfence.Ledger]:
+        return nullcontext(ledger)
+
+    monkeypatch.setattr(epochfence, "Ledger", opened)
 
 
 def test_epoch_starts_as_json() -> None:
