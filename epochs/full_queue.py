@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
-from epochfence.epochs.deadlines import deadline_after, time_left
+from epochfence.epochs.values import check_timeout
 
 #: How long the client is served at a time.
 _SERVE_S = 0.1
@@ -23,11 +24,11 @@ def when_there_is_room(
     Raises:
         BufferError: There was no room in time.
     """
-    deadline = deadline_after(timeout_s)
+    deadline = time.monotonic() + check_timeout(timeout_s)
     while True:
         try:
             return produce()
         except BufferError:
-            if not time_left(deadline):
+            if time.monotonic() >= deadline:
                 raise
         poll(_SERVE_S)
