@@ -16,6 +16,7 @@ _FOLDERS = {
     "epochs": "epochfence.epochs",
     "producers": "epochfence.producers",
     "consumers": "epochfence.consumers",
+    "elections": "epochfence.elections",
     "testing": "epochfence.testing",
 }
 

@@ -27,6 +27,7 @@ _ERRORS: list[tuple[EpochfenceError, list[str]]] = [
     ),
     (
         epochfence.SinkUnavailable("orders.db", "database is locked"),
+        epochfence.ElectionUnavailable("of w at etcd", "connection refused"),
         ["orders.db", "locked", "Try again", "position"],
     ),
     (epochfence.LedgerClosed("c"), ["'c'", "closed", "Nothing", "Open another"]),
