@@ -15,9 +15,10 @@ class Election(Protocol):
     election may be wrong, late or gone, and nothing is corrupted; but as long as it is
     gone, nobody new takes over.
 
-    The latest epoch has to be known *before* the election is won (`Ledger.claim(seen=)`):
-    a process that sleeps between the two then loses to whoever claimed meanwhile. That
-    is why `campaign` waits for a short time only: read the epoch, campaign, read again.
+    The latest epoch has to be known *before* the election is won
+    (`Ledger.claim(seen=)`): a process that sleeps between the two then loses to whoever
+    claimed meanwhile. That is why `campaign` waits for a short time only: read the
+    epoch, campaign, read again.
 
     Used by one thread at a time; `lost` may be looked at, and waited for, by any.
 

@@ -145,8 +145,8 @@ class ElectionUnavailable(EpochfenceError):
     def __str__(self) -> str:
         return (
             f"the election {self.election} is not to be reached: {self.reason}. "
-            f"Nothing was decided: try again. Who leads goes on leading, as long as the "
-            f"ledger says so."
+            f"Nothing was decided: try again. Who leads goes on leading, as long as "
+            f"the ledger says so."
         )
 
 

@@ -27,8 +27,11 @@ _ERRORS: list[tuple[EpochfenceError, list[str]]] = [
     ),
     (
         epochfence.SinkUnavailable("orders.db", "database is locked"),
-        epochfence.ElectionUnavailable("of w at etcd", "connection refused"),
         ["orders.db", "locked", "Try again", "position"],
+    ),
+    (
+        epochfence.ElectionUnavailable("of w at etcd", "connection refused"),
+        ["of w at etcd", "connection refused", "Nothing was decided", "try again"],
     ),
     (epochfence.LedgerClosed("c"), ["'c'", "closed", "Nothing", "Open another"]),
     (epochfence.TableUnavailable("c", "gone"), ["'c'", "gone", "Nothing"]),
