@@ -132,6 +132,26 @@ class SinkUnavailable(EpochfenceError):
 
 
 @dataclass(eq=False)
+class ElectionUnavailable(EpochfenceError):
+    """What holds an election does not answer now. Nothing was decided; try again.
+
+    Attributes:
+        election: Names the election: its kind, where it is held, the office.
+        reason: What it says, or does not.
+    """
+
+    election: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"the election {self.election} is not to be reached: {self.reason}. "
+            f"Nothing was decided: try again. Who leads goes on leading, as long as "
+            f"the ledger says so."
+        )
+
+
+@dataclass(eq=False)
 class LedgerUnavailable(EpochfenceError):
     """The ledger cannot be read now. Nothing was decided; try again."""
 
