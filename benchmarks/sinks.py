@@ -28,7 +28,7 @@ from benchmarks.consume import fill
 from benchmarks.databases import Apply, Database, PostgresDatabase, SqliteDatabase
 from benchmarks.kafka_topics import GateCopy, KafkaTopic
 from benchmarks.measuring import SCOPE, Bench, Figure, compare, in_turns, postgres
-from epochfence import Ledger, Sink, SinkBatch, SinkRunner, SinkState
+from epochfence import Ledger, SinkBatch, SinkRunner
 
 MESSAGES = 100_000
 BATCH = 1000
@@ -118,31 +118,22 @@ def _by_hand(bench: Bench, _: Ledger, database: Database, clock: _Clock) -> floa
     return rate
 
 
-class _TimedSink:
-    """Knows how fast it was as soon as all is stored, and has its runner stop then."""
-
-    def __init__(self, sink: Sink, clock: _Clock) -> None:
-        self._sink = sink
-        self._clock = clock
-        self.rate = 0.0
-        self.runner: SinkRunner | None = None
-
-    def load(self, topic: str, partition: int) -> SinkState | None:
-        return self._sink.load(topic, partition)
-
-    def write(self, batches: Sequence[SinkBatch]) -> None:
-        self._sink.write(batches)
-        if self._clock.rows == MESSAGES and self.runner is not None:
-            self.rate = self._clock.rate
-            self.runner.stop()
-
-
 def _by_sink(bench: Bench, ledger: Ledger, database: Database, clock: _Clock) -> float:
+    rates: list[float] = []
     config = {**bench.config, "group.id": f"{bench.topic}-{time.time_ns()}"}
-    with database.sink(clock.applied) as store:
-        sink = _TimedSink(store, clock)
-        sink.runner = SinkRunner(
+    with database.sink(clock.applied) as sink:
+        write = sink.write
+
+        def timed(batches: Sequence[SinkBatch]) -> None:
+            """Take the rate as soon as all is stored; then the run is over."""
+            write(batches)
+            if clock.rows == MESSAGES:
+                rates.append(clock.rate)
+                runner.stop()
+
+        vars(sink)["write"] = timed
+        runner = SinkRunner(
             config, ledger, sink, require={bench.topic: [SCOPE]}, batch_size=BATCH
         )
-        sink.runner.run([bench.topic], handles_signals=False)
-    return sink.rate
+        runner.run([bench.topic], handles_signals=False)
+    return rates[0]
