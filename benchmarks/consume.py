@@ -62,12 +62,17 @@ def measure(servers: str, repeats: int) -> list[Figure]:
     ]
 
 
-def fill(bench: Bench, stamp: bytes, messages: int) -> None:
+def fill(
+    bench: Bench,
+    stamp: bytes,
+    messages: int,
+    value_of: Callable[[int], bytes] = lambda _: VALUE,
+) -> None:
     """Write stamped messages to a benchmark's topic."""
     producer = filler(bench.config)
     headers: list[tuple[str, str | bytes | None]] = [("epochfence", stamp)]
     for number in range(messages):
-        producer.produce(bench.topic, VALUE, headers=headers)
+        producer.produce(bench.topic, value_of(number), headers=headers)
         if number % BATCH == 0:
             producer.poll(0)
     producer.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
@@ -59,6 +60,28 @@ def _next_offset(messages: Sequence[Message]) -> list[int]:
     return [(messages[-1].offset() or 0) + 1]
 
 
+#: So many items have a row each.
+_ITEMS = 10_000
+
+_STOCK = "CREATE TABLE stock (item {text} PRIMARY KEY, level integer, seen integer)"
+_UPSERT = (
+    "INSERT INTO stock VALUES ({}, {}, 1) ON CONFLICT (item) DO UPDATE SET "
+    "level = excluded.level, seen = stock.seen + 1"
+)
+
+
+def order(number: int) -> bytes:
+    """The value of a message: JSON of some 100 bytes."""
+    item = f"item-{number % _ITEMS:05d}"
+    told = {"item": item, "level": number % 97, "order": number, "note": "x" * 40}
+    return json.dumps(told).encode()
+
+
+def _stock_rows(messages: Sequence[Message]) -> list[tuple[str, int]]:
+    orders = [json.loads(message.value() or b"{}") for message in messages]
+    return [(one["item"], one["level"]) for one in orders]
+
+
 class SqliteDatabase(Database):
     """A file, set up as `SqliteSink` does it."""
 
@@ -102,6 +125,25 @@ class SqliteDatabase(Database):
     def count(self) -> int:
         with closing(sqlite3.connect(self._path)) as database:
             (count,) = database.execute("SELECT count(*) FROM orders").fetchone()
+            return int(count)
+
+
+class SqliteStock(SqliteDatabase):
+    """The same, with a table in which each message is parsed and overwrites a row."""
+
+    name = "SQLite, parsed and upserted"
+
+    def empty(self) -> None:
+        super().empty()
+        with closing(sqlite3.connect(self._path)) as database:
+            database.execute(_STOCK.format(text="TEXT"))
+
+    def insert(self, cursor: Any, messages: Sequence[Message]) -> None:
+        cursor.executemany(_UPSERT.format(*"??"), _stock_rows(messages))
+
+    def count(self) -> int:
+        with closing(sqlite3.connect(self._path)) as database:
+            (count,) = database.execute("SELECT sum(seen) FROM stock").fetchone()
             return int(count)
 
 
@@ -158,4 +200,24 @@ class PostgresDatabase(Database):
     def count(self) -> int:
         with self._connected() as connection:
             (count,) = connection.execute("SELECT count(*) FROM orders").fetchone()
+            return int(count)
+
+
+class PostgresStock(PostgresDatabase):
+    """The same, with a table in which each message is parsed and overwrites a row."""
+
+    name = "PostgreSQL, parsed and upserted"
+
+    def empty(self) -> None:
+        super().empty()
+        with self._connected() as connection:
+            connection.execute("DROP TABLE IF EXISTS stock")
+            connection.execute(_STOCK.format(text="text"))
+
+    def insert(self, cursor: Any, messages: Sequence[Message]) -> None:
+        cursor.executemany(_UPSERT.format("%s", "%s"), _stock_rows(messages))
+
+    def count(self) -> int:
+        with self._connected() as connection:
+            (count,) = connection.execute("SELECT sum(seen) FROM stock").fetchone()
             return int(count)
