@@ -64,7 +64,7 @@ def test_what_is_admitted_is_copied_as_it_is(new_scene: NewScene, gates: Gates) 
     for number, at in enumerate((1, 1_700_000_000_000, 1_600_000_000_000)):
         producer.produce(
             scene.source, b"%d" % number, key=None if number else b"k", partition=1,
-            headers=[*theirs, *stamp(scene.leaders[0]), *ours], timestamp=at,
+            headers=[*theirs[number:], *stamp(scene.leaders[0]), *ours], timestamp=at,
         )  # fmt: skip
     assert producer.flush(30) == 0
     scene.write(b"v", None, b"", key=b"")
