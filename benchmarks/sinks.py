@@ -16,7 +16,6 @@ environment names another); where there is none, it is left out.
 from __future__ import annotations
 
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,7 +28,7 @@ from benchmarks.consume import fill
 from benchmarks.databases import Apply, Database, PostgresDatabase, SqliteDatabase
 from benchmarks.kafka_topics import GateCopy, KafkaTopic
 from benchmarks.measuring import SCOPE, Bench, Figure, compare, in_turns, postgres
-from epochfence import Ledger, SinkRunner
+from epochfence import Ledger, SinkBatch, SinkRunner
 
 MESSAGES = 100_000
 BATCH = 1000
@@ -123,18 +122,18 @@ def _by_sink(bench: Bench, ledger: Ledger, database: Database, clock: _Clock) ->
     rates: list[float] = []
     config = {**bench.config, "group.id": f"{bench.topic}-{time.time_ns()}"}
     with database.sink(clock.applied) as sink:
+        write = sink.write
+
+        def timed(batches: Sequence[SinkBatch]) -> None:
+            """Take the rate as soon as all is stored; then the run is over."""
+            write(batches)
+            if clock.rows == MESSAGES:
+                rates.append(clock.rate)
+                runner.stop()
+
+        vars(sink)["write"] = timed
         runner = SinkRunner(
             config, ledger, sink, require={bench.topic: [SCOPE]}, batch_size=BATCH
         )
-
-        def stop() -> None:
-            while runner.progress.messages < MESSAGES:
-                time.sleep(0.01)
-            rates.append(clock.rate)
-            runner.stop()
-
-        watcher = threading.Thread(target=stop)
-        watcher.start()
         runner.run([bench.topic], handles_signals=False)
-        watcher.join()
     return rates[0]

@@ -102,18 +102,6 @@ def _reader(config: Config, destination: str, partition: int) -> PartitionReader
     return PartitionReader({**config, "fetch.wait.max.ms": 10}, destination, partition)
 
 
-def was_written(
-    config: Config, destination: str, partition: int, timeout_s: float
-) -> bool:
-    """Whether a copy's partition has had a record, be it gone by now.
-
-    Raises:
-        TopicUnavailable: It does not answer now.
-    """
-    with _reader(config, destination, partition) as reader:
-        return reader.bounds(timeout_s)[1] > 0
-
-
 def _own(destination: str, record: Message) -> SinkPosition:
     """Where a record of a copy comes from, which must be by a gate."""
     found = source_of(record)

@@ -323,6 +323,29 @@ class FencedConsumer:
             self._check_open()
             return self._reader.commit(places, is_asynchronous=asynchronous)
 
+    def commit_as_given(self, offsets: list[TopicPartition]) -> list[TopicPartition]:
+        """Commit offsets with the leader epochs and the metadata that they carry.
+
+        For a sink whose positions are the group's commits, as `sink_state` told them.
+        Anything else is for `commit`, which sees to both.
+
+        Returns:
+            What was committed, with an error for each that was not.
+
+        Raises:
+            KafkaException: The commit failed, or this consumer is no member now. (From
+                somebody outside of it, a group without members takes any commit.)
+        """
+        places = checked_partitions(offsets, "offsets")
+        with self._turns:
+            self._check_open()
+            if not self._reader.raw.memberid():
+                unknown = KafkaError.UNKNOWN_MEMBER_ID
+                raise KafkaException(
+                    KafkaError(unknown, "this consumer is no member now")
+                )
+            return self._reader.raw.commit(offsets=places, asynchronous=False)
+
     def store_offsets(
         self,
         message: Message | None = None,

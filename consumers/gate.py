@@ -8,6 +8,7 @@ from, in a header of its own.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -23,9 +24,10 @@ from epochfence.consumers.copied_topic import (
     SOURCE_BYTES,
     SOURCE_HEADER,
     last_source,
-    was_written,
 )
-from epochfence.consumers.kafka_sink import KafkaSink, Output
+from epochfence.consumers.kafka_output import Output
+from epochfence.consumers.kafka_sink import KafkaSink
+from epochfence.consumers.looks import LOOK_EVERY_S
 from epochfence.consumers.sink import SinkBatch
 from epochfence.epochs.connection import Config, connection_settings
 from epochfence.epochs.errors import (
@@ -35,7 +37,7 @@ from epochfence.epochs.errors import (
 )
 from epochfence.epochs.starts import CommitMetadata
 from epochfence.epochs.topics import TopicKeeper
-from epochfence.epochs.values import Place, SinkState
+from epochfence.epochs.values import Place, SinkPosition, SinkState
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class GateSink(KafkaSink):
         source: The topic to be copied.
         destination: Where to, in the same cluster: see `open_destination`.
         largest_bytes: The size of the source's largest batches.
+        dead_letters: As for `KafkaSink`.
         timeout_s: How long to wait for the cluster.
 
     Raises:
@@ -67,6 +70,7 @@ class GateSink(KafkaSink):
         destination: str,
         *,
         largest_bytes: int,
+        dead_letters: str | None = None,
         timeout_s: float = 10.0,
     ) -> None:
         self._source = source
@@ -74,12 +78,29 @@ class GateSink(KafkaSink):
         self._largest_bytes = largest_bytes + SOURCE_BYTES
         self._connection = connection_settings(config)
         self._keeper = TopicKeeper(self._connection, timeout_s)
+        if dead_letters in (source, destination):
+            raise MisconfiguredError(
+                "--dead-letters", dead_letters, "it is read from, or is the copy",
+                "Name another topic.",
+            )  # fmt: skip
+        self._looked_at = 0.0
         # Of each partition that is being written, its life; and where the copy ends
         # of those of which the group knows nothing.
         self._lives: dict[Place, str | None] = {}
         self._ends: dict[int, SinkState | None] = {}
-        sized = {"message.max.bytes": self._largest_bytes}
-        super().__init__({**sized, **config}, self._copy, timeout_s=timeout_s)
+        # A batch must fit, too.
+        sized = {
+            "message.max.bytes": max(1_000_000, self._largest_bytes),
+            "batch.size": min(1_000_000, self._largest_bytes),
+        }
+        super().__init__(
+            {**sized, **config},
+            self._copy,
+            dead_letters=dead_letters,
+            timeout_s=timeout_s,
+        )
+        copy = self._keeper.facts(destination)
+        self._copy_id = None if copy is None else copy.topic_id
 
     def load(self, topic: str, partition: int) -> SinkState | None:
         """What was stored last of a partition, None for nothing yet.
@@ -90,39 +111,39 @@ class GateSink(KafkaSink):
             MisconfiguredError: The copy has no such partition.
         """
         try:
-            self._check_partition(partition)
+            self._check_copy(partition)
+            self._have_producer_look()
             state = super().load(topic, partition)
-            if state is not None and state.position.next_offset:
-                self._check_completeness(partition, state)
         except TopicUnavailable as error:
             raise SinkUnavailable(self._store, str(error)) from error
+        if state is not None and state.said and state.said.copy_id is None:
+            self._warn_of_foreign_commit(topic, partition, state.position.next_offset)
         return state
 
-    def _check_completeness(self, partition: int, state: SinkState) -> None:
-        """Warn where the group has passed what the copy lacks, for all one can see."""
-        if was_written(self._connection, self._destination, partition, self._timeout_s):
-            return
+    def _warn_of_foreign_commit(self, topic: str, partition: int, offset: int) -> None:
+        if partition in self._ends or not offset:
+            return  # where the copy ends, that is known
         _log.warning(
-            "%s[%d] never had a record, and the group has come to offset %d of %s[%d]. "
-            "Where something below that is admitted, it is missing in the copy, for "
-            "good: the topic was made anew, or the group is not the gate's alone, or "
-            "its settings were others. To copy from the start, end every instance and "
-            "delete the group (kafka-consumer-groups.sh --delete), or use another one",
+            "the group's commit of %s[%d], at offset %d, was not made by this gate: "
+            "what is admitted below it may be missing in %s. To copy from the start, "
+            "end every instance and delete the group (kafka-consumer-groups.sh "
+            "--delete), or use another one (--group)",
+            topic,
+            partition,
+            offset,
             self._destination,
-            partition,
-            state.position.next_offset,
-            self._source,
-            partition,
         )
 
-    def _check_partition(self, partition: int) -> None:
-        """See that the copy has a partition: the source may have grown, alone."""
+    def _check_copy(self, partition: int) -> None:
+        """See that the copy is the one that it was, and has as many partitions."""
         copy = self._keeper.facts(self._destination)
-        if copy is None:
+        self._looked_at = time.monotonic()
+        if copy is None or copy.topic_id != self._copy_id:
+            what = "is gone" if copy is None else "was deleted and made anew"
             raise MisconfiguredError(
-                "DST", self._destination, "there is no such topic any more",
-                "Start again, and it is created; what was copied before is not copied "
-                "again, unless the group is deleted too.",
+                "DST", self._destination, f"it {what} while it was written to",
+                "Delete it, if it is there: it may lack records. Then start again, and "
+                "all is copied anew.",
             )  # fmt: skip
         if partition not in copy.partitions:
             raise MisconfiguredError(
@@ -132,7 +153,6 @@ class GateSink(KafkaSink):
                 "Give it as many (kafka-topics.sh --alter --partitions), and start "
                 "again.",
             )  # fmt: skip
-        self._have_producer_look()
 
     def _have_producer_look(self) -> None:
         """By itself, the client looks for new partitions every five minutes."""
@@ -144,7 +164,11 @@ class GateSink(KafkaSink):
         """Copy batches of different partitions, all in one transaction."""
         self._lives = {batch.place: batch.position.topic_id for batch in batches}
         try:
+            if time.monotonic() > self._looked_at + LOOK_EVERY_S:
+                self._check_copy(batches[0].partition)
             super().write(batches)
+        except TopicUnavailable as error:
+            raise SinkUnavailable(self._store, str(error)) from error
         except KafkaException as error:
             if error.args[0].code() in _TOO_LARGE:
                 raise self._too_large(batches) from error
@@ -195,22 +219,40 @@ class GateSink(KafkaSink):
         """The group's commits; where it has none, where the copy ends.
 
         A broker forgets the commits of a group that nobody is a member of for long.
+        A commit that tells of another life of the copy counts for nothing in this one.
         """
-        return [
-            state or self._end(partition)
-            for state, (_, partition) in zip(
-                super()._loaded(places), places, strict=True
+        states: list[SinkState | None] = []
+        stored = super()._loaded(places)
+        for state, (_, partition) in zip(stored, places, strict=True):
+            said = None if state is None else state.said
+            if said is not None and said.copy_id not in (None, self._copy_id):
+                self._check_empty(partition)
+                states.append(None)
+            else:
+                states.append(state or self._end(partition))
+        return states
+
+    def _check_empty(self, partition: int) -> None:
+        """See that a copy that was made anew holds nothing yet."""
+        if self._last_source(partition) is None:
+            return
+        raise MisconfiguredError(
+            "DST", self._destination, "it was deleted and made anew, and written to "
+            "before that was noticed: it lacks records",
+            "Delete it once more, and start again: all is copied anew.",
+        )  # fmt: skip
+
+    def _last_source(self, partition: int) -> SinkPosition | None:
+        try:
+            return last_source(
+                self._connection, self._destination, partition, self._timeout_s
             )
-        ]
+        except TopicUnavailable as error:
+            raise SinkUnavailable(self._store, str(error)) from error
 
     def _end(self, partition: int) -> SinkState | None:
         if partition not in self._ends:
-            try:
-                source = last_source(
-                    self._connection, self._destination, partition, self._timeout_s
-                )
-            except TopicUnavailable as error:
-                raise SinkUnavailable(self._store, str(error)) from error
+            source = self._last_source(partition)
             if source is not None:
                 _log.warning(
                     "the group has no commit of %s[%d]: it goes on behind the last "

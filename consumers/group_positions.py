@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from epochfence.consumers.sink import Sink, SinkBatch
-from epochfence.epochs.errors import SinkUnavailable
+from epochfence.epochs.errors import MisconfiguredError, SinkUnavailable
 from epochfence.epochs.resuming import metadata_of
 from epochfence.epochs.starts import CommitMetadata, decode_commit_metadata
 from epochfence.epochs.values import Place, SinkPosition, SinkState
@@ -38,6 +39,14 @@ class GroupMember(Protocol):
         ...
 
 
+class CommittingMember(GroupMember, Protocol):
+    """Such a consumer, which makes commits of a sink's."""
+
+    def commit_as_given(self, offsets: list[TopicPartition]) -> list[TopicPartition]:
+        """Commit offsets with the leader epochs and the metadata that they carry."""
+        ...
+
+
 @runtime_checkable
 class GroupSink(Sink, Protocol):
     """A sink whose positions are the commits of the group that reads.
@@ -45,7 +54,7 @@ class GroupSink(Sink, Protocol):
     It is the group that keeps stale instances from writing.
     """
 
-    def join(self, member: GroupMember) -> None:
+    def join(self, member: CommittingMember) -> None:
         """Go by this member of the group, from now on."""
         ...
 
@@ -57,6 +66,19 @@ class GroupSink(Sink, Protocol):
             SinkUnavailable: It does not answer now.
         """
         ...
+
+
+def check_alone(sink: object, member: GroupMember | None) -> None:
+    """Return if a sink goes by no member of a group yet.
+
+    Raises:
+        MisconfiguredError: It does: of two, the commits would be mixed up.
+    """
+    if member is not None:
+        raise MisconfiguredError(
+            "sink", sink, "another runner has it: its commits are those of one group",
+            "Make a sink for each SinkRunner.",
+        )  # fmt: skip
 
 
 def stored_states(
@@ -74,6 +96,13 @@ def stored_states(
     Raises:
         SinkUnavailable: The group does not answer, or a transaction stays open.
     """
+    return [state_of(tp) for tp in stored_commits(member, places, store, timeout_s)]
+
+
+def stored_commits(
+    member: GroupMember, places: Sequence[Place], store: str, timeout_s: float
+) -> list[TopicPartition]:
+    """The same as the commits themselves; without an offset where there is none."""
     wanted = [TopicPartition(*place) for place in places]
     try:
         found = member.committed(wanted, timeout=timeout_s)
@@ -83,10 +112,11 @@ def stored_states(
     except KafkaException as error:
         reason = f"the group's committed offset is not to be had: {error.args[0].str()}"
         raise SinkUnavailable(store, reason) from error
-    return [_state(tp) for tp in found]
+    return found
 
 
-def _state(tp: TopicPartition) -> SinkState | None:
+def state_of(tp: TopicPartition) -> SinkState | None:
+    """What a commit has stored of its partition."""
     if tp.offset < 0:
         return None
     # Where somebody else has committed, nothing is said.
@@ -94,15 +124,19 @@ def _state(tp: TopicPartition) -> SinkState | None:
     return SinkState(SinkPosition(said.topic_id, tp.leader_epoch, tp.offset), said=said)
 
 
-def commit_of(batch: SinkBatch, *, with_epochs: bool = True) -> TopicPartition:
+def commit_of(
+    batch: SinkBatch, *, with_epochs: bool = True, copy_id: str | None = None
+) -> TopicPartition:
     """The commit that stores a batch's position.
 
     Args:
         batch: The batch.
         with_epochs: False where the broker refused it as too large.
+        copy_id: The life of the topic that is written to, where that matters.
     """
     topic_id, leader_epoch, offset = batch.position
-    metadata = metadata_of(topic_id, batch.starts).encode(with_epochs=with_epochs)
+    said = replace(metadata_of(topic_id, batch.starts), copy_id=copy_id)
+    metadata = said.encode(with_epochs=with_epochs)
     # The embedded broker, whose topics have no ids, refuses leader epochs.
     known = None if topic_id is None else leader_epoch
     return TopicPartition(

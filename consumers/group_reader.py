@@ -225,6 +225,10 @@ class GroupReader:
             if self._looks.is_due(topics):
                 self._looks.look(topics)
                 self.rejections.tell_rest()
+            elif self._has_positions and self._pipeline.inbox_size >= missing > 0:
+                # There is more to come, and `state` will want it: it is answered while
+                # these messages are judged.
+                self._looks.begin(topics)
             self._judge()
         except TopicMadeAnew as news:
             self._made_anew |= news.topics
@@ -585,8 +589,7 @@ class GroupReader:
         if partition.has_moved:
             topics = {partition.topic}
             try:
-                if not self._looks.began_since(topics, self._pipeline.received_at):
-                    self._looks.look(topics)
+                self._looks.look_since(topics, self._pipeline.received_at)
             except TopicMadeAnew as news:
                 self._made_anew |= news.topics
         return None if partition.topic in self._made_anew else partition.state

@@ -27,16 +27,25 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from epochfence.consumers.dead_letters import fitting, headers_of_letter
 from epochfence.consumers.group_positions import (
     NOT_OF_THE_GENERATION,
     GroupMember,
+    check_alone,
     commit_of,
     stored_states,
 )
+from epochfence.consumers.kafka_output import Output
 from epochfence.consumers.sink import SinkBatch, checked_apply
-from epochfence.epochs.connection import Config, LastError, transactional_producer
+from epochfence.epochs.connection import (
+    Config,
+    LastError,
+    connection_settings,
+    transactional_producer,
+)
 from epochfence.epochs.deadlines import deadline_after, time_left
 from epochfence.epochs.errors import MisconfiguredError, SinkFenced, SinkUnavailable
+from epochfence.epochs.topics import TopicKeeper
 from epochfence.epochs.values import SinkState, check_timeout
 
 #: What does not pass by itself: whoever runs the sink has to see to it.
@@ -52,6 +61,9 @@ _LASTING = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
     KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
     KafkaError.POLICY_VIOLATION,
     KafkaError.UNSUPPORTED_VERSION,
 }
@@ -59,49 +71,8 @@ _LASTING = {
 #: What an abort says of the messages that were still on their way.
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 
-#: How long the client is served at a time where its queue is full.
-_FULL_S = 0.1
-
-
-class Output:
-    """What a function that applies messages produces with, in the sink's transaction.
-
-    Args:
-        producer: The client underneath.
-        timeout_s: How long to wait for room in its queue.
-    """
-
-    def __init__(self, producer: Producer, timeout_s: float) -> None:
-        self._producer = producer
-        self._produce: Callable[..., None] = producer.produce
-        self._timeout_s = timeout_s
-        self.failure: KafkaException | None = None
-
-    def produce(self, topic: str, *arguments: Any, **options: Any) -> None:
-        """As confluent's `Producer.produce`; where the queue is full, it waits.
-
-        Raises:
-            KafkaException: The client refuses the message.
-            BufferError: The queue stays full.
-        """
-        try:
-            try:
-                self._produce(topic, *arguments, **options)
-            except BufferError:
-                self._wait_and_produce(topic, *arguments, **options)
-        except KafkaException as error:
-            self.failure = error
-            raise
-
-    def _wait_and_produce(self, topic: str, *arguments: Any, **options: Any) -> None:
-        deadline = deadline_after(self._timeout_s)
-        while True:
-            self._producer.poll(_FULL_S)
-            try:
-                return self._produce(topic, *arguments, **options)
-            except BufferError:
-                if not time_left(deadline):
-                    raise
+#: A function that makes a transaction last too long so many times in a row always does.
+_TOO_LONG_TIMES = 3
 
 
 #: Applies messages of one partition, in order: it calls `output.produce`.
@@ -122,26 +93,48 @@ class KafkaSink:
             given, each instance needs its own, and one that is started again ends at
             once what its predecessor left open, instead of after that time.
         apply: What to do with messages of one partition, in order: a function of an
-            object, whose `produce` is as that of confluent's `Producer`, and of the
-            messages.
+            object, whose `produce` is as that of confluent's `Producer` (but for
+            `on_delivery`), and of the messages.
+        dead_letters: The topic that rejected records go to, in the same transaction:
+            see the command `epochfence deadletters`. It has to exist, with room for
+            somewhat larger messages. None: they are not kept.
         timeout_s: How long to wait for the cluster.
 
     Raises:
         MisconfiguredError: A setting is wrong.
-        SinkUnavailable: The cluster does not answer.
+        SinkUnavailable, TopicUnavailable: The cluster does not answer.
     """
 
     def __init__(
-        self, config: Config, apply: Apply, *, timeout_s: float = 10.0
+        self,
+        config: Config,
+        apply: Apply,
+        *,
+        dead_letters: str | None = None,
+        timeout_s: float = 10.0,
     ) -> None:
         self._apply: Apply = checked_apply(apply)
+        self.keeps_rejected = dead_letters is not None
         self._timeout_s = check_timeout(timeout_s)
         self._config, self._longest_s = _settings(config)
+        self._dead_letters = dead_letters
+        self._letter_bytes = 0
+        if dead_letters is not None:
+            self._letter_bytes = _letter_bytes(config, dead_letters, timeout_s)
+            largest = max(1_000_000, self._letter_bytes)
+            self._config.setdefault("message.max.bytes", largest)
+            self._config.setdefault("batch.size", min(1_000_000, self._letter_bytes))
+            told = int(self._config["message.max.bytes"])
+            self._letter_bytes = min(self._letter_bytes, told)
         self._store = f"Kafka at {self._config.get('bootstrap.servers')}"
         self._lock = threading.Lock()
         self._last_error = LastError(config)
         self._member: GroupMember | None = None
+        #: The life of the topic that is written to, where commits have to name it.
+        self._copy_id: str | None = None
         self._is_open = False
+        self._takes_epochs = True
+        self._too_long = 0
         self._refusal: KafkaError | None = None
         self._begun_at = 0.0
         # None, too, while a transaction's outcome is not known: the next one that is
@@ -150,7 +143,12 @@ class KafkaSink:
         self._ready()
 
     def join(self, member: GroupMember) -> None:
-        """Go by this member of the group that reads; a `SinkRunner` sees to it."""
+        """Go by this member of the group that reads; a `SinkRunner` sees to it.
+
+        Raises:
+            MisconfiguredError: It goes by another one already.
+        """
+        check_alone(self, self._member)
         self._member = member
 
     # Reading and writing.
@@ -180,10 +178,13 @@ class KafkaSink:
                 changed.
         """
         with self._lock:
-            try:
-                self._write(batches, with_epochs=True)
-            except _MetadataTooLarge:
-                self._write(batches, with_epochs=False)
+            if self._takes_epochs:
+                try:
+                    self._write(batches)
+                    return
+                except _MetadataTooLarge:
+                    self._takes_epochs = False
+            self._write(batches)
 
     def ask(self, topic: str, partition: int) -> None:
         """Ask the group whether it would take a commit of its member. None is made.
@@ -207,7 +208,7 @@ class KafkaSink:
             finally:
                 self._abort(producer)
 
-    def _write(self, batches: Sequence[SinkBatch], *, with_epochs: bool) -> None:
+    def _write(self, batches: Sequence[SinkBatch]) -> None:
         producer = self._ready()
         output = Output(producer, self._timeout_s)
         is_applying = False
@@ -221,26 +222,51 @@ class KafkaSink:
                 if batch.messages:
                     self._apply(output, batch.messages)
             is_applying = False
+            self._bury(output, batches)
             # While the client sends what was produced.
             states = self._loaded([batch.place for batch in batches])
             for batch, state in zip(batches, states, strict=True):
                 batch.check(None if state is None else state.position)
-            offsets = [commit_of(batch, with_epochs=with_epochs) for batch in batches]
+            epochs = self._takes_epochs
+            offsets = [
+                commit_of(batch, with_epochs=epochs, copy_id=self._copy_id)
+                for batch in batches
+            ]
             producer.send_offsets_to_transaction(offsets, generation, self._timeout_s)
             self._commit(producer)
+            self._too_long = 0
         except KafkaException as error:
-            self._abort(producer)
+            end = self._abort(producer)
             if is_applying and error is not output.failure:
                 raise  # of another client, which the function uses
             code = error.args[0].code()
-            if code == KafkaError.OFFSET_METADATA_TOO_LARGE and with_epochs:
+            if code == KafkaError.OFFSET_METADATA_TOO_LARGE and self._takes_epochs:
                 raise _MetadataTooLarge from error
             if code in NOT_OF_THE_GENERATION:
                 raise self._fenced(batches[0]) from error
+            if end is not None and end.args[0].code() == KafkaError._FENCED:
+                error = end  # what came before only said that it has failed
             raise self._failure(error) from error
         except BaseException:
             self._abort(producer)
             raise
+
+    def _bury(self, output: Output, batches: Sequence[SinkBatch]) -> None:
+        if self._dead_letters is None:
+            return
+        for batch in batches:
+            if batch.topic == self._dead_letters:
+                raise MisconfiguredError(
+                    "dead_letters", batch.topic, "it is read from: what is rejected of "
+                    "it would come again, and be rejected, for ever",
+                    "Name another topic.",
+                )  # fmt: skip
+            for letter in batch.rejected:
+                kept = fitting(letter, self._letter_bytes)
+                headers: Any = headers_of_letter(kept)
+                output.produce(
+                    self._dead_letters, kept.value, kept.key, headers=headers
+                )
 
     @property
     def _joined(self) -> GroupMember:
@@ -265,6 +291,8 @@ class KafkaSink:
         """
         if self._producer is not None:
             return self._producer
+        # What is said from here on is not of the last transaction.
+        self._refusal, self._begun_at = None, time.monotonic()
         producer = transactional_producer(
             {**self._config, "on_delivery": self._delivered}, self._last_error
         )
@@ -289,7 +317,11 @@ class KafkaSink:
 
     def _begin(self, producer: Producer) -> None:
         self._refusal = None
-        producer.begin_transaction()
+        try:
+            producer.begin_transaction()
+        except KafkaException:
+            self._producer = None
+            raise
         self._begun_at = time.monotonic()
         self._is_open = True
 
@@ -305,17 +337,20 @@ class KafkaSink:
                 if not error.args[0].retriable() or not time_left(deadline):
                     raise
 
-    def _abort(self, producer: Producer) -> None:
+    def _abort(self, producer: Producer) -> KafkaException | None:
         """End the transaction; where that fails, the next producer does it."""
         if not self._is_open:
-            return
+            return None
         self._is_open = False
         try:
             producer.abort_transaction(self._timeout_s)
-        except BaseException as error:
+        except KafkaException as error:
             self._producer = None
-            if not isinstance(error, KafkaException):
-                raise
+            return error
+        except BaseException:
+            self._producer = None
+            raise
+        return None
 
     # Errors, by what the caller has to do.
 
@@ -340,13 +375,20 @@ class KafkaSink:
                 "Give each instance an id of its own. Where another was started in "
                 "place of this one, all is well: this one has changed nothing.",
             )  # fmt: skip
-        reason = self._last_error.or_else(cause.str())
-        if cause.code() == KafkaError._FENCED:
-            reason = (
-                f"the transaction lasted {lasted_s:.1f} s, and is ended after "
-                f"{self._longest_s:g} s (transaction.timeout.ms)"
-            )
-        return SinkUnavailable(self._store, reason)
+        if cause.code() != KafkaError._FENCED:
+            return SinkUnavailable(self._store, self._last_error.or_else(cause.str()))
+        reason = (
+            f"the transaction lasted {lasted_s:.1f} s, and is ended after "
+            f"{self._longest_s:g} s"
+        )
+        self._too_long += 1
+        if self._too_long < _TOO_LONG_TIMES:
+            return SinkUnavailable(self._store, f"{reason} (transaction.timeout.ms)")
+        return MisconfiguredError(
+            "transaction.timeout.ms", self._config["transaction.timeout.ms"],
+            f"{reason}, {self._too_long} times in a row",
+            "Raise it, or have the runner write less at a time (batch_size).",
+        )  # fmt: skip
 
     # The end.
 
@@ -365,6 +407,28 @@ class KafkaSink:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _letter_bytes(config: Config, topic: str, timeout_s: float) -> int:
+    """How large a record a dead-letter topic takes; it must be there, and keep all."""
+    if not isinstance(topic, str) or not topic:
+        raise MisconfiguredError(
+            "dead_letters", topic, "no name of a topic", "Name one."
+        )
+    keeper = TopicKeeper(connection_settings(config), timeout_s)
+    problem = ""
+    if keeper.facts(topic) is None:
+        problem = "there is no such topic"
+    elif keeper.is_compacted(topic):
+        problem = "its cleanup.policy has compact, which takes letters away"
+    if problem:
+        raise MisconfiguredError(
+            "dead_letters", topic, problem,
+            "Name a topic with cleanup.policy=delete, and a retention.ms that leaves "
+            "time to decide.",
+        )  # fmt: skip
+    settings = keeper.settings(topic) or {}
+    return int(settings.get("max.message.bytes", 1_000_000))
 
 
 class _MetadataTooLarge(Exception):

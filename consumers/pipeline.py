@@ -135,6 +135,11 @@ class Pipeline:
         """Whether nothing waits for more than to be handed over."""
         return not self._inbox and self._judged is None and not self.outside
 
+    @property
+    def inbox_size(self) -> int:
+        """How much waits to be judged."""
+        return len(self._inbox)
+
     # Receiving.
 
     def receive(self, missing: int, wait_s: float, count: int) -> None:
@@ -385,8 +390,7 @@ class Pipeline:
 
     def _write_rows(self, starts: list[EpochStart], received_at: float) -> None:
         topics = {start.topic for start in starts}
-        if not self._looks.began_since(topics, received_at):
-            self._looks.look(topics)
+        self._looks.look_since(topics, received_at)
         other = {s.topic for s in starts if s.topic_id != self._looks.topic_id(s.topic)}
         if other:
             raise TopicMadeAnew(frozenset(other))

@@ -9,10 +9,10 @@ from math import ceil
 from typing import Any, Protocol
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
 from epochfence.epochs.errors import MisconfiguredError, SinkUnavailable
+from epochfence.epochs.postgres import conninfo_with_limits, passes
 
 Connection = psycopg.Connection[Any]
 
@@ -66,7 +66,7 @@ class Connections(ABC):
                 if connection.closed:  # by somebody else, so: committed, or not
                     raise psycopg.OperationalError("the connection was closed")
         except psycopg.Error as error:
-            if not _passes(error):
+            if not passes(error):
                 raise
             raise SinkUnavailable(self._store, " ".join(str(error).split())) from error
 
@@ -76,7 +76,7 @@ class OwnConnection(Connections):
 
     def __init__(self, conninfo: str, timeout_s: float) -> None:
         super().__init__(timeout_s)
-        self._conninfo = _with_limits(conninfo, timeout_s)
+        self._conninfo = conninfo_with_limits(conninfo, timeout_s)
         self._connection: Connection | None = None
         self._is_closed = False
 
@@ -154,32 +154,6 @@ def _no_connections(connect: object) -> MisconfiguredError:
     )  # fmt: skip
 
 
-def _with_limits(conninfo: str, timeout_s: float) -> str:
-    """A conninfo string by which a server that is gone is noticed."""
-    try:
-        given = conninfo_to_dict(conninfo)
-        ports = str(given.get("port") or "0").split(",")
-        if not all(port.isdecimal() or not port for port in ports):
-            raise psycopg.ProgrammingError("port")
-    except psycopg.ProgrammingError:
-        # What is wrong may be the password: neither it nor libpq's words are told.
-        raise MisconfiguredError(
-            "connect", ..., "it is no connection string",
-            "Give, for instance, postgresql://user@host:5432/database (special "
-            "characters of a password as %XX), or host=... dbname=...",
-        ) from None  # fmt: skip
-    limits = {
-        "connect_timeout": ceil(timeout_s),
-        "tcp_user_timeout": ceil(timeout_s * 1000),
-        "keepalives_idle": ceil(timeout_s / 2),
-        "keepalives_interval": ceil(timeout_s / 4),
-        "keepalives_count": 2,
-    }
-    return make_conninfo(
-        conninfo, **{name: at for name, at in limits.items() if name not in given}
-    )
-
-
 def _check_idle(connection: Connection) -> None:
     if connection.info.transaction_status == TransactionStatus.IDLE:
         return
@@ -195,24 +169,3 @@ def _check_idle(connection: Connection) -> None:
 def _name(connection: Connection) -> str:
     info = connection.info
     return f"in PostgreSQL ({info.host}:{info.port}/{info.dbname})"
-
-
-#: The classes of SQLSTATE that no statement is to blame for: connections, resources
-#: (a full disk, too many connections), an operator's doing, the system.
-_PASSING_CLASSES = ("08", "53", "57", "58")
-
-_PASSING_STATES = {
-    "25006",  # read-only: a standby, or a primary that is being replaced
-    "25P03",  # idle for too long in a transaction
-    "40001",  # a serialization failure
-    "40003",
-    "40P01",  # a deadlock
-    "55P03",  # a lock was not to be had in time
-}
-
-
-def _passes(error: psycopg.Error) -> bool:
-    """Whether a statement that fails so may succeed later, without a change."""
-    if error.sqlstate is None:  # of the client: a lost connection, an empty pool
-        return isinstance(error, psycopg.OperationalError)
-    return error.sqlstate in _PASSING_STATES or error.sqlstate[:2] in _PASSING_CLASSES

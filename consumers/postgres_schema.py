@@ -45,6 +45,26 @@ CREATE TABLE IF NOT EXISTS {schema}.guards (
     position bigint NOT NULL,
     PRIMARY KEY (table_name, row_key)
 );
+CREATE TABLE IF NOT EXISTS {schema}.dead_letters (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topic text NOT NULL,
+    topic_id text,
+    partition integer NOT NULL,
+    leader_epoch bigint,
+    record_offset bigint NOT NULL,
+    record_timestamp bigint,
+    record_key bytea,
+    record_value bytea,
+    headers text NOT NULL,
+    verdict text NOT NULL,
+    reason text NOT NULL,
+    scope text,
+    epoch bigint,
+    current_epoch bigint,
+    holder text,
+    rejected_at bigint NOT NULL,
+    redriven_at bigint
+);
 INSERT INTO {schema}.version SELECT {version}
     WHERE NOT EXISTS (SELECT FROM {schema}.version);
 """

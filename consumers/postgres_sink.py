@@ -13,6 +13,8 @@ from confluent_kafka import Message
 from psycopg import errors
 from psycopg.rows import TupleRow, tuple_row
 
+from epochfence.consumers.arguments import checked_flag
+from epochfence.consumers.dead_letters import COLUMNS, row_of_letter
 from epochfence.consumers.postgres_connections import (
     Connection,
     Pool,
@@ -85,6 +87,14 @@ FROM {schema}.starts WHERE (topic, partition) IN (
     SELECT * FROM unnest(%s::text[], %s::integer[])
 )
 """
+_STORE_DEAD_LETTERS = f"""
+INSERT INTO {{schema}}.dead_letters ({", ".join(COLUMNS)})
+SELECT * FROM unnest(
+    %s::text[], %s::text[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[],
+    %s::bytea[], %s::bytea[], %s::text[], %s::text[], %s::text[], %s::text[],
+    %s::bigint[], %s::bigint[], %s::text[], %s::bigint[]
+)
+"""
 
 
 class PostgresSink:
@@ -104,6 +114,8 @@ class PostgresSink:
         apply: What to do with messages of one partition, in order: a function that
             gets a cursor and the messages, and must not end the transaction; or an
             `Upsert`.
+        dead_letters: Whether rejected records go to the table `dead_letters` of its
+            schema, in the same transaction: see the command `epochfence deadletters`.
         schema: The schema of its own tables; it is created where there is none.
         timeout_s: How long to wait for a connection, and for each statement; and how
             long the server waits for the next one, before it ends the transaction for
@@ -122,9 +134,11 @@ class PostgresSink:
         connect: str | Pool | Connection,
         apply: Apply | Upsert,
         *,
+        dead_letters: bool = False,
         schema: str = "epochfence",
         timeout_s: float = 10.0,
     ) -> None:
+        self.keeps_rejected = checked_flag("dead_letters", dead_letters)
         self._apply: Apply
         if isinstance(apply, Upsert):
             self._apply = partial(_upsert, apply)
@@ -217,6 +231,9 @@ class PostgresSink:
             self._own(connection, _STORE_STARTS, [*_columns(starts), *places])
         positions = [(*batch.place, *batch.position) for batch in batches]
         self._own(connection, _STORE_POSITIONS, _columns(positions))
+        letters = [row_of_letter(one) for batch in batches for one in batch.rejected]
+        if letters:
+            self._own(connection, _STORE_DEAD_LETTERS, _columns(letters))
 
     def _own(
         self, connection: Connection, statement: str, parameters: Sequence[Any] = ()

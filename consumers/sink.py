@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from confluent_kafka import Message
 
+from epochfence.consumers.dead_letters import DeadLetter
 from epochfence.epochs.errors import MisconfiguredError, SinkFenced
 from epochfence.epochs.values import EpochStart, Position, SinkPosition, SinkState
 
@@ -34,6 +35,8 @@ class SinkBatch:
         new_starts: The epoch starts that it has to store besides; those that it has
             stay as they are.
         starts: Every epoch start that counts at the position, the new ones included.
+        rejected: Those records between the two positions that were rejected, in
+            order; none, unless the sink `keeps_rejected`.
     """
 
     topic: str
@@ -43,6 +46,7 @@ class SinkBatch:
     position: SinkPosition
     new_starts: Sequence[EpochStart]
     starts: Sequence[EpochStart] = ()
+    rejected: Sequence[DeadLetter] = ()
 
     @property
     def place(self) -> tuple[str, int]:
@@ -71,20 +75,28 @@ def checked_apply(apply: F) -> F:
             "apply", apply, "it is neither a function nor an Upsert",
             "Give a function of a cursor and messages, or Upsert(...).",
         )  # fmt: skip
-    call = getattr(apply, "__call__", None)  # noqa: B004
-    for function in (apply, call):
+    check_acts("apply", apply)
+    return apply
+
+
+def check_acts(name: str, function: object) -> None:
+    """Return if a function has done its work when it returns.
+
+    Raises:
+        MisconfiguredError: It does nothing until it is awaited, or iterated.
+    """
+    call = getattr(function, "__call__", None)  # noqa: B004
+    for one in (function, call):
         if (
-            inspect.iscoroutinefunction(function)
-            or inspect.isgeneratorfunction(function)
-            or inspect.isasyncgenfunction(function)
+            inspect.iscoroutinefunction(one)
+            or inspect.isgeneratorfunction(one)
+            or inspect.isasyncgenfunction(one)
         ):
             raise MisconfiguredError(
-                "apply", apply, "called, it does nothing yet: it is asynchronous, or a "
+                name, function, "called, it does nothing yet: it is asynchronous, or a "
                 "generator",
-                "Give an ordinary function, which has applied the messages when it "
-                "returns.",
+                "Give an ordinary function, which has done its work when it returns.",
             )  # fmt: skip
-    return apply
 
 
 def row_of_start(start: EpochStart) -> tuple[Any, ...]:
@@ -107,6 +119,9 @@ class Sink(Protocol):
 
     `epochfence.testing.sink_contract.SinkContract` has the tests that a sink must
     pass. A `SinkRunner` calls it from one thread at a time.
+
+    One that has an attribute `keeps_rejected`, which is true, gets rejected records too
+    (`SinkBatch.rejected`), to store them in the same transaction.
     """
 
     def load(self, topic: str, partition: int) -> SinkState | None:

@@ -21,12 +21,14 @@ from confluent_kafka import (
 
 from epochfence.consumers.fenced_consumer import FencedConsumer
 from epochfence.consumers.group_positions import GroupSink
+from epochfence.consumers.membership import Membership
 from epochfence.consumers.outbox import place_of
 from epochfence.consumers.pieces import cut
 from epochfence.consumers.rejections import OnRejected
 from epochfence.consumers.settings import Require, without_auto_commit
 from epochfence.consumers.signals import handled
 from epochfence.consumers.sink import Sink, SinkBatch
+from epochfence.consumers.waiting_letters import WaitingLetters
 from epochfence.epochs.connection import Config
 from epochfence.epochs.errors import (
     LedgerClosed,
@@ -45,8 +47,10 @@ from epochfence.epochs.values import (
     Position,
     SinkPosition,
     SinkState,
+    check_function,
     check_timeout,
 )
+from epochfence.epochs.verdicts import Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -58,14 +62,6 @@ _FIRST_WAIT_S = 0.1
 
 #: How often the client is called while something is waited for.
 _SERVE_S = 0.2
-
-#: A commit that is refused so says that this instance is no member any more. (One of
-#: a past generation may be; the client learns of the present one.)
-_GIVEN_TO_OTHERS = {
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError.FENCED_INSTANCE_ID,
-    KafkaError.FENCED_MEMBER_EPOCH,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +149,14 @@ class SinkRunner:
         )
         self._longest_wait_s = _checked("longest_wait_s", longest_wait_s, 0.1, 3600)
         self._timeout_s = check_timeout(timeout_s)
+        check_function("on_rejected", on_rejected)
+        self._on_rejected = on_rejected
+        self._keeps_rejected = bool(getattr(sink, "keeps_rejected", False))
+        settings = {"auto.offset.reset": "earliest", **without_auto_commit(config)}
         self._sink = sink
         self._group_sink = sink if isinstance(sink, GroupSink) else None
         self._consumer = FencedConsumer(
-            {"auto.offset.reset": "earliest", **without_auto_commit(config)},
+            settings,
             ledger,
             require=require,
             unstamped=unstamped,
@@ -164,12 +164,15 @@ class SinkRunner:
             stamps=stamps,
             max_jump=max_jump,
             rebuild=rebuild,
-            on_rejected=on_rejected,
+            on_rejected=self._reject if self._keeps_rejected else on_rejected,
             timeout_s=timeout_s,
             positions=self._load,
         )
         if self._group_sink is not None:
             self._group_sink.join(self._consumer)
+        self._membership = Membership(
+            self._consumer, self._group_sink, ledger, settings, timeout_s
+        )
         # Messages that were taken over, and then their batches. A partition that is
         # given up, or placed anew, takes what is in hand of it along: its next reader
         # begins where the sink stands.
@@ -178,6 +181,7 @@ class SinkRunner:
         # What the sink has stored of each partition, as far as this instance knows.
         self._stored: dict[Place, SinkPosition | None] = {}
         self._starts: dict[Place, set[EpochStart]] = {}
+        self._letters = WaitingLetters(ledger)
         self._uncommitted: set[Place] = set()
         self._next_commit = time.monotonic() + commit_interval_s
         # No Event: a signal's handler that sets one can meet its lock.
@@ -255,16 +259,18 @@ class SinkRunner:
 
     def _take_in_hand(self) -> None:
         """Gather what is written next."""
-        if not self._gathered:  # else an error came between, and they wait
-            self._gather()
+        # Where an error came between, or a partition is being placed anew, there are
+        # some already. (Asked for none, the consumer would not go on.)
+        held = sum(map(len, self._gathered.values()))
+        self._gather(max(self._batch_size - held, 1))
         self._in_hand = self._batches()
-        self._gathered = {}
+        for place in self._in_hand:
+            self._gathered.pop(place, None)
 
-    def _gather(self) -> None:
-        """Take messages over: a batch of them, or what came in time."""
+    def _gather(self, missing: int) -> None:
+        """Take so many messages over, or what came in time."""
         until = time.monotonic() + self._batch_wait_s
-        missing = self._batch_size
-        while missing and not self._is_stopping:
+        while not self._is_stopping:
             left_s = max(until - time.monotonic(), 0)
             messages = self._consumer.consume(missing, min(left_s, _SERVE_S))
             missing -= len(messages)
@@ -273,7 +279,9 @@ class SinkRunner:
                     self._take_events(piece.messages)
                 else:
                     self._gathered.setdefault(piece.place, []).extend(piece.messages)
-            if left_s <= _SERVE_S:
+            # Many that were rejected do not wait for messages.
+            is_batch = not missing or len(self._letters) >= self._batch_size
+            if is_batch or left_s <= _SERVE_S:
                 return
 
     @staticmethod
@@ -301,9 +309,22 @@ class SinkRunner:
                 continue
             new = [start for start in state.starts if start not in self._starts[place]]
             found[place] = SinkBatch(
-                *place, messages, expected, state.position, new, state.starts
+                *place,
+                messages,
+                expected,
+                state.position,
+                new,
+                state.starts,
+                self._letters.below(place, state.position),
             )
         return found
+
+    def _reject(self, message: Message, verdict: Verdict) -> None:
+        """Keep a rejected message until the position that passes it is stored."""
+        if place_of(message) in self._stored:
+            self._letters.add(message, verdict)
+        if self._on_rejected is not None:
+            self._on_rejected(message, verdict)
 
     # The sink.
 
@@ -362,6 +383,7 @@ class SinkRunner:
                 self._uncommitted.add(place)
             self._stored[place] = batch.position
             self._starts[place].update(batch.new_starts)
+            self._letters.stored(place, batch.rejected)
 
     def _reload(self, error: SinkFenced) -> None:
         """Go on where the sink stands, if the partition is still this member's.
@@ -378,31 +400,18 @@ class SinkRunner:
             self._consumer.seek(TopicPartition(*place, OFFSET_STORED))
 
     def _see_membership(self, error: SinkFenced) -> None:
-        """Ask the group whether this member still has a partition."""
+        """See that this member still has a partition.
+
+        Raises:
+            SinkFenced: It has not.
+        """
         until = time.monotonic() + self._timeout_s
         while time.monotonic() < until and not self._is_stopping:
-            try:
-                self._ask(error)
+            if self._membership.holds(error):
                 return
-            except KafkaException as refused:
-                if refused.args[0].code() in _GIVEN_TO_OTHERS:
-                    raise error from refused
-            except TopicUnavailable:
-                return  # it does not tell whose it is; the next pass meets it again
-            except SinkUnavailable as unknown:
-                _log.warning("asked again: %s", unknown)
             self._wait(_SERVE_S)  # a rebalance goes on
             if (error.topic, error.partition) not in self._stored:
                 return  # given up in order
-
-    def _ask(self, error: SinkFenced) -> None:
-        """Have the group refuse a commit, if it does not count this one a member."""
-        offset = error.found[2]
-        if self._group_sink is not None:
-            self._group_sink.ask(error.topic, error.partition)
-        elif offset is not None:  # else emptied by somebody: no sign of another member
-            tp = TopicPartition(error.topic, error.partition, offset)
-            self._consumer.commit(offsets=[tp], asynchronous=False)
 
     def _wait(self, wait_s: float) -> None:
         """Wait, and stay a member of the group meanwhile."""
@@ -437,6 +446,7 @@ class SinkRunner:
         """Drop what is in hand of a partition: it is read again, here or elsewhere."""
         self._gathered.pop(place, None)
         self._in_hand.pop(place, None)
+        self._letters.drop(place)
 
     def _commit(
         self, places: Sequence[Place] | None = None, *, asynchronous: bool

@@ -12,6 +12,8 @@ from types import TracebackType
 
 from confluent_kafka import Message
 
+from epochfence.consumers.arguments import checked_flag
+from epochfence.consumers.dead_letters import COLUMNS, row_of_letter
 from epochfence.consumers.sink import (
     SinkBatch,
     checked_apply,
@@ -55,6 +57,28 @@ CREATE TABLE IF NOT EXISTS epochfence_starts (
 );
 CREATE INDEX IF NOT EXISTS epochfence_starts_of ON epochfence_starts (topic, partition);
 """
+_DEAD_LETTERS = """
+CREATE TABLE IF NOT EXISTS epochfence_dead_letters (
+    id INTEGER PRIMARY KEY,
+    topic TEXT NOT NULL,
+    topic_id TEXT,
+    partition INTEGER NOT NULL,
+    leader_epoch INTEGER,
+    record_offset INTEGER NOT NULL,
+    record_timestamp INTEGER,
+    record_key BLOB,
+    record_value BLOB,
+    headers TEXT NOT NULL,
+    verdict TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    scope TEXT,
+    epoch INTEGER,
+    current_epoch INTEGER,
+    holder TEXT,
+    rejected_at INTEGER NOT NULL,
+    redriven_at INTEGER
+)
+"""
 
 _LOAD_POSITION = """
 SELECT topic_id, leader_epoch, next_offset FROM epochfence_positions
@@ -78,6 +102,10 @@ SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 WHERE NOT EXISTS (
     AND leader_epoch IS ?7 AND start_offset = ?8
 )
 """
+_STORE_DEAD_LETTER = (
+    f"INSERT INTO epochfence_dead_letters ({', '.join(COLUMNS)}) "
+    f"VALUES ({', '.join('?' * len(COLUMNS))})"
+)
 
 
 class SqliteSink:
@@ -95,6 +123,9 @@ class SqliteSink:
         apply: What to do with messages of one partition, in order: a function that
             gets a cursor and the messages, and must not end the transaction; or an
             `Upsert`.
+        dead_letters: Whether rejected records go to a table
+            `epochfence_dead_letters`, in the same transaction: see the command
+            `epochfence deadletters`.
         timeout_s: How long to wait for another process that writes.
 
     Raises:
@@ -107,8 +138,10 @@ class SqliteSink:
         path: str | PathLike[str],
         apply: Apply | Upsert,
         *,
+        dead_letters: bool = False,
         timeout_s: float = 10.0,
     ) -> None:
+        self.keeps_rejected = checked_flag("dead_letters", dead_letters)
         self._apply: Apply
         if isinstance(apply, Upsert):
             self._apply = partial(_upsert, apply)
@@ -140,6 +173,8 @@ class SqliteSink:
             with self._transaction("BEGIN IMMEDIATE") as cursor:
                 for statement in _SCHEMA.split(";"):
                     cursor.execute(statement)
+                if self.keeps_rejected:
+                    cursor.execute(_DEAD_LETTERS)
                 found = cursor.execute("SELECT version FROM epochfence_schema")
                 versions = [int(version) for (version,) in found]
                 if not versions:
@@ -314,6 +349,8 @@ def _store(cursor: sqlite3.Cursor, batch: SinkBatch) -> None:
     for start in batch.new_starts:
         cursor.execute(_STORE_START, row_of_start(start))
     cursor.execute(_STORE_POSITION, (*batch.place, *batch.position))
+    if batch.rejected:
+        cursor.executemany(_STORE_DEAD_LETTER, map(row_of_letter, batch.rejected))
 
 
 def _upsert(

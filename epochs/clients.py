@@ -14,6 +14,7 @@ from epochfence.epochs.connection import (
     LastError,
     appending_producer,
     group_consumer,
+    has_member_with,
     writing_producer,
 )
 from epochfence.epochs.partition_reader import PartitionReader
@@ -51,6 +52,12 @@ class Clients:
     def topic_keeper(self, config: Config, timeout_s: float) -> TopicKeeper:
         """A `TopicKeeper`."""
         return TopicKeeper(config, timeout_s)
+
+    def has_member_with(
+        self, config: Config, group: str, topic: str, partition: int, timeout_s: float
+    ) -> bool:
+        """As `connection.has_member_with`."""
+        return has_member_with(config, group, topic, partition, timeout_s)
 
     def synced_log(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
 from secrets import token_hex
 from typing import Any, TypeVar
 
@@ -105,6 +106,30 @@ _NOT_WRITING: dict[str, tuple[str, str]] = {
         "a fenced producer is not transactional",
         "Leave it out; `confirm()` says what was admitted.",
     )
+}
+
+# A candidate of an election by a group: assignments come and go one by one, and what
+# one has stays with it while others come. With the newer protocol, a client that is
+# cut off does not notice that its session is over.
+_STANDING: dict[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "group.protocol": "classic",
+    "partition.assignment.strategy": "cooperative-sticky",
+    "allow.auto.create.topics": False,
+}
+_STANDING_SESSION_MS = 10_000
+#: Rebalances, such as that after a resignation, are heard of with heartbeats.
+_STANDING_HEARTBEAT_MS = 1_000
+#: How long Python may stand still while the client's own threads go on.
+_STANDING_POLL_MS = 30_000
+_NOT_STANDING: dict[str, tuple[str, str]] = {
+    **_OWN_CLIENT,
+    "group.instance.id": (
+        "a static member does not leave its group: after a resignation, nobody would "
+        "be elected until its session is over",
+        "Leave it out.",
+    ),
 }
 
 _ALIASES = {
@@ -275,6 +300,23 @@ def group_consumer(config: Config, last_error: LastError) -> Consumer:
     return _make(Consumer, merged, last_error)
 
 
+def candidate_consumer(config: Config, group: str, last_error: LastError) -> Consumer:
+    """A member of a group that elects: it is assigned partitions, and reads none.
+
+    Raises:
+        MisconfiguredError: A setting contradicts that, or is unknown.
+    """
+    merged = _merged(config, _STANDING, {}, _NOT_STANDING)
+    session_ms = merged.setdefault("session.timeout.ms", _STANDING_SESSION_MS)
+    if _spelt(session_ms).isdecimal():  # else the client says what is wrong
+        time_ms = int(session_ms)
+        heartbeat_ms = max(1, min(_STANDING_HEARTBEAT_MS, time_ms // 4))
+        merged.setdefault("heartbeat.interval.ms", heartbeat_ms)
+        merged.setdefault("max.poll.interval.ms", max(_STANDING_POLL_MS, time_ms))
+    merged["group.id"] = group
+    return _make(Consumer, merged, last_error)
+
+
 def admin_client(config: Config, last_error: LastError) -> AdminClient:
     """An admin client.
 
@@ -282,3 +324,31 @@ def admin_client(config: Config, last_error: LastError) -> AdminClient:
         MisconfiguredError: A setting is unknown.
     """
     return _make(AdminClient, _merged(config, {}, {}), last_error)
+
+
+def has_member_with(
+    config: Config, group: str, topic: str, partition: int, timeout_s: float
+) -> bool:
+    """Whether a partition is assigned to a member of a group, as its broker has it.
+
+    Args:
+        config: Connection settings.
+        group: The group.
+        topic: The topic.
+        partition: The partition's number.
+        timeout_s: How long to wait for the answer.
+
+    Raises:
+        KafkaException: There was none.
+    """
+    admin = admin_client(config, LastError(config))
+    answers = admin.describe_consumer_groups([group], request_timeout=timeout_s)
+    try:
+        described = answers[group].result(timeout_s + 1)
+    except FutureTimeout as error:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
+    return any(
+        (tp.topic, tp.partition) == (topic, partition)
+        for member in described.members
+        for tp in member.assignment.topic_partitions
+    )

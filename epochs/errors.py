@@ -98,9 +98,10 @@ class SinkFenced(EpochfenceError):
             return (
                 f"the group counts this instance no more as the one that has "
                 f"{self.topic}[{self.partition}], where the sink stands at (topic id, "
-                f"leader epoch, next offset) {self.found}. Nothing was changed. Drop "
-                f"the batch; reload the position if the partition is assigned again, "
-                f"else stop."
+                f"leader epoch, next offset) {self.found}: it was stopped for too "
+                f"long, or its function took longer than max.poll.interval.ms. Nothing "
+                f"was changed. Drop the batch; reload the position if the partition is "
+                f"assigned again, else stop."
             )
         if self.found[2] is None:
             why = "it was emptied"
@@ -127,6 +128,26 @@ class SinkUnavailable(EpochfenceError):
             f"the sink's store {self.store} cannot be written to or read now: "
             f"{self.reason}. Try again; if it was being written to, its position tells "
             f"whether that was stored."
+        )
+
+
+@dataclass(eq=False)
+class ElectionUnavailable(EpochfenceError):
+    """What holds an election does not answer now. Nothing was decided; try again.
+
+    Attributes:
+        election: Names the election: its kind, where it is held, the office.
+        reason: What it says, or does not.
+    """
+
+    election: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"the election {self.election} is not to be reached: {self.reason}. "
+            f"Nothing was decided: try again. Who leads goes on leading, as long as "
+            f"the ledger says so."
         )
 
 

@@ -7,20 +7,16 @@ stands there, and no writer can lower anything.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from epochfence.epochs import schemas
 from epochfence.epochs.errors import MisconfiguredError
-from epochfence.epochs.values import EpochStart, Position, Stamp
+from epochfence.epochs.values import EpochStart, Position, Stamp, is_topic_id
 
 #: Beyond this many bytes the commit metadata leaves out the epochs.
 MAX_METADATA_EPOCHS_BYTES = 3500
-
-
-_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}\Z")
 
 
 def _compact(value: object) -> str:
@@ -61,7 +57,7 @@ def decode_row_key(key: bytes | None) -> EpochStart:
     )
     is_well_typed = (
         _is_name(topic)
-        and (topic_id is None or _is_topic_id(topic_id))
+        and (topic_id is None or is_topic_id(topic_id))
         and _is_number(partition, 2**31)
         and (leader is None or _is_number(leader, 2**31))
         and _is_number(offset, 2**63)
@@ -73,10 +69,6 @@ def decode_row_key(key: bytes | None) -> EpochStart:
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and value != ""
-
-
-def _is_topic_id(value: object) -> bool:
-    return isinstance(value, str) and _TOPIC_ID.match(value) is not None
 
 
 def _is_number(value: object, end: int) -> bool:
@@ -132,11 +124,14 @@ class CommitMetadata:
         starts: At least this many epoch starts count there, None where the commit
             lies beyond what was judged.
         epochs: The current epoch of each scope there, None where it is left out.
+        copy_id: The life of the topic that what lies below was copied to, where the
+            commit is a gate's.
     """
 
     topic_id: str | None
     starts: int | None = None
     epochs: Mapping[str, int] | None = None
+    copy_id: str | None = None
 
     def encode(self, *, with_epochs: bool = True) -> str:
         """The metadata string of the commit.
@@ -146,6 +141,8 @@ class CommitMetadata:
                 commit as too large.
         """
         content: dict[str, Any] = {"epochfence": 1, "t": self.topic_id}
+        if self.copy_id is not None:
+            content["d"] = self.copy_id
         if self.starts is not None:
             content["n"] = self.starts
         short = _compact(content)
@@ -163,14 +160,15 @@ def decode_commit_metadata(metadata: str | None) -> CommitMetadata | None:
         return None
     if not isinstance(content, dict) or not _is_number(content.get("epochfence"), 2):
         return None
-    topic_id, starts, epochs = (content.get(name) for name in "tne")
+    topic_id, starts, epochs, copy_id = (content.get(name) for name in "tned")
     is_ours = (
         content["epochfence"] == 1
-        and (topic_id is None or _is_topic_id(topic_id))
+        and (topic_id is None or is_topic_id(topic_id))
         and (starts is None or _is_number(starts, 2**63))
         and (epochs is None or _are_epochs(epochs))
+        and (copy_id is None or is_topic_id(copy_id))
     )
-    return CommitMetadata(topic_id, starts, epochs) if is_ours else None
+    return CommitMetadata(topic_id, starts, epochs, copy_id) if is_ours else None
 
 
 def _are_epochs(value: object) -> bool:

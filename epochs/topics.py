@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
@@ -62,6 +63,10 @@ class TopicFacts:
     topic_id: str
     partitions: list[int]
     replicas: int = 1
+
+
+#: Gives the facts of a topic that were asked for, waiting so long at most.
+Answer: TypeAlias = Callable[[float], TopicFacts | None]
 
 
 class TopicKeeper:
@@ -120,8 +125,29 @@ class TopicKeeper:
             TopicUnavailable: The cluster does not answer.
             MisconfiguredError: There can be no topic of that name.
         """
+        return self._facts(topic, timeout_s, None)
+
+    def ask(self, topics: Sequence[str]) -> dict[str, Answer]:
+        """Ask for the facts of topics, without waiting: for each, what gives them.
+
+        That takes how long it may wait, and else does what `facts` does.
+        """
+        asked: dict[str, Future[TopicDescription]] = {}
+        with suppress(KafkaException, ValueError):  # then it is asked for once more
+            asked = self._ask(topics, _ATTEMPT_S)
+        return {
+            topic: partial(self._facts, topic, asked=asked.get(topic))
+            for topic in topics
+        }
+
+    def _facts(
+        self,
+        topic: str,
+        timeout_s: float | None,
+        asked: Future[TopicDescription] | None,
+    ) -> TopicFacts | None:
         wait_s = self._timeout_s if timeout_s is None else timeout_s
-        described = self._describe(topic, max(_SHORTEST_CALL_S, wait_s))
+        described = self._describe(topic, max(_SHORTEST_CALL_S, wait_s), asked)
         if described is None:
             return None
         return TopicFacts(
@@ -141,14 +167,26 @@ class TopicKeeper:
         settings = self.settings(topic, timeout_s)
         return settings is None or "compact" in settings.get("cleanup.policy", "")
 
-    def _describe(self, topic: str, timeout_s: float) -> TopicDescription | None:
+    def _ask(
+        self, topics: Sequence[str], wait_s: float
+    ) -> dict[str, Future[TopicDescription]]:
         # Unlike a metadata request, this never creates the topic.
+        asked: dict[str, Future[TopicDescription]] = self._admin.describe_topics(
+            TopicCollection(list(topics)), request_timeout=wait_s
+        )
+        return asked
+
+    def _describe(
+        self,
+        topic: str,
+        timeout_s: float,
+        asked: Future[TopicDescription] | None = None,
+    ) -> TopicDescription | None:
         def describe(wait_s: float) -> Future[TopicDescription]:
-            topics = TopicCollection([topic])
-            return self._admin.describe_topics(topics, request_timeout=wait_s)[topic]
+            return self._ask([topic], wait_s)[topic]
 
         try:
-            return self._answer(topic, describe, timeout_s)
+            return self._answer(topic, describe, timeout_s, asked)
         except (KafkaException, ValueError) as error:
             code = _code(error)
             if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -161,14 +199,19 @@ class TopicKeeper:
             raise self._unavailable(topic, error) from error
 
     def _answer(
-        self, topic: str, call: Callable[[float], Future[T]], timeout_s: float
+        self,
+        topic: str,
+        call: Callable[[float], Future[T]],
+        timeout_s: float,
+        called: Future[T] | None = None,
     ) -> T:
         """The cluster's answer to an admin call, tried again until the time is over.
 
         The client sends such calls to the broker that it takes for the controller,
         and does not look for another while that one is dead: it spins until its
         request times out, and would do so for minutes. So the attempts are short,
-        and between them it is made to ask who is there.
+        and between them it is made to ask who is there. The first attempt may have been
+        `called` before.
 
         Raises:
             TopicUnavailable: No answer in time.
@@ -178,7 +221,8 @@ class TopicKeeper:
         while True:
             wait_s = min(_ATTEMPT_S, max(_SHORTEST_CALL_S, deadline - time.monotonic()))
             try:
-                answer = call(wait_s).result(wait_s + 1)
+                attempt, called = called or call(wait_s), None
+                answer = attempt.result(wait_s + 1)
             except (KafkaException, FutureTimeout) as error:
                 is_said_no = _code(error) not in (None, *_NO_ANSWER)
                 if is_said_no:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from epochfence.epochs.errors import MisconfiguredError
 
@@ -24,6 +24,7 @@ FOREIGN_PREFIX = "~"
 
 _SCOPE = re.compile(r"[A-Za-z0-9._/-]{1,200}\Z")
 _GRANT_ID = re.compile(r"[0-9a-f]{16}\Z")
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}\Z")
 
 
 #: The longest time that the Kafka client's calls take.
@@ -86,6 +87,11 @@ def check_grant_id(grant_id: str) -> str:
             "grant_id", grant_id[:60], "malformed", "Use 16 lower-case hex digits."
         )
     return grant_id
+
+
+def is_topic_id(value: object) -> TypeGuard[str]:
+    """Whether this is Kafka's id of a topic: URL-safe base64 without padding."""
+    return isinstance(value, str) and _TOPIC_ID.match(value) is not None
 
 
 def is_foreign(scope: str) -> bool:

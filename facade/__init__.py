@@ -8,6 +8,8 @@ import logging
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from epochfence.consumers.at_least_once_sink import AtLeastOnceSink
+from epochfence.consumers.dead_letters import DeadLetter
 from epochfence.consumers.fence import Fence
 from epochfence.consumers.fenced_consumer import FencedConsumer
 from epochfence.consumers.kafka_sink import KafkaSink
@@ -20,6 +22,7 @@ from epochfence.epochs.errors import (
     ClaimLost,
     ClaimUnknown,
     Deposed,
+    ElectionUnavailable,
     EpochExhausted,
     EpochfenceError,
     LedgerClosed,
@@ -32,6 +35,7 @@ from epochfence.epochs.errors import (
     TableUnavailable,
     TopicUnavailable,
 )
+from epochfence.epochs.idempotency import command_key, message_key
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.receipts import Receipt, Receipts, Undelivered
@@ -84,10 +88,14 @@ __all__ = [
     "SinkProgress",
     "SqliteSink",
     "KafkaSink",
+    "AtLeastOnceSink",
+    "message_key",
+    "command_key",
     "Upsert",
     "guarded_upsert",
     "Sink",
     "SinkBatch",
+    "DeadLetter",
     # What a topic's records must carry.
     "FenceSettings",
     "ForeignHeader",
@@ -110,6 +118,7 @@ __all__ = [
     "ClaimUnknown",
     "SinkFenced",
     "SinkUnavailable",
+    "ElectionUnavailable",
     "LedgerUnavailable",
     "LedgerClosed",
     "TableUnavailable",

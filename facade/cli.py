@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epochfence import cli_audit, cli_demo, cli_gate, cli_ledger
+from epochfence import cli_audit, cli_deadletters, cli_demo, cli_gate, cli_ledger
 
 app = typer.Typer(
     name="epochfence",
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command("demo")(cli_demo.demo)
 app.command("audit")(cli_audit.audit)
 app.command("gate")(cli_gate.gate)
+app.add_typer(cli_deadletters.app, name="deadletters")
 app.add_typer(cli_ledger.app, name="ledger")
 
 

@@ -67,6 +67,14 @@ def gate(
     create: Annotated[
         bool, typer.Option(help="Create DST where it is missing, as SRC is.")
     ] = True,
+    dead_letters: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Keep rejected records there, in the same transaction: see "
+            "epochfence deadletters. It has to exist.",
+        ),
+    ] = None,
     batch_size: Annotated[
         int,
         typer.Option(
@@ -131,7 +139,8 @@ def gate(
                 )  # fmt: skip
                 sink = GateSink(
                     config, source, destination,
-                    largest_bytes=largest_bytes, timeout_s=timeout_s,
+                    largest_bytes=largest_bytes, dead_letters=dead_letters,
+                    timeout_s=timeout_s,
                 )  # fmt: skip
             with sink:
                 runner = SinkRunner(

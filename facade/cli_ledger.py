@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
-import socket
 import sys
 from datetime import datetime, timezone
 from enum import Enum
@@ -24,6 +21,7 @@ from epochfence.cli_options import (
     TableTopic,
     Timeout,
     kafka_config,
+    whoami,
 )
 from epochfence.epochs.claims import claim_to_json
 from epochfence.epochs.errors import MisconfiguredError
@@ -188,7 +186,7 @@ def claim(
         ):
             leadership = ledger.claim(
                 scope,
-                holder=holder or _whoami(),
+                holder=holder or whoami(),
                 seen=seen,
                 at_least=at_least,
                 exactly=exactly,
@@ -201,14 +199,6 @@ def claim(
             except OSError:
                 print_note(f"granted, but it cannot be printed: {line}")
                 raise
-
-
-def _whoami() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in many containers
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 def _attribute(text: str) -> tuple[str, str]:

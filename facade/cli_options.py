@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -155,6 +158,15 @@ def kafka_config(
             "Give -b HOST:PORT, or set EPOCHFENCE_BOOTSTRAP_SERVERS.",
         )  # fmt: skip
     return config
+
+
+def whoami() -> str:
+    """Who claims, where nothing else is said: user@host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in many containers
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def _read_properties(path: Path) -> dict[str, str]:

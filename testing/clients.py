@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from confluent_kafka import Consumer, Message, Producer
@@ -14,7 +15,7 @@ from epochfence.epochs.errors import TopicUnavailable
 from epochfence.epochs.partition_reader import PartitionReader
 from epochfence.epochs.synced_log import BeforeReload, SyncedLog, Unavailable
 from epochfence.epochs.topic_log import AppendUnknownError, Follower
-from epochfence.epochs.topics import TopicFacts, TopicKeeper
+from epochfence.epochs.topics import Answer, TopicFacts, TopicKeeper
 from epochfence.testing.log import Faults, MemoryLog
 from epochfence.testing.receiver import MemoryReceiver
 from epochfence.testing.sender import MemorySender
@@ -37,6 +38,10 @@ class MemoryKeeper(TopicKeeper):
         if topic_id is None:
             return None
         return TopicFacts(topic_id, self._log.topics()[topic])
+
+    def ask(self, topics: Sequence[str]) -> dict[str, Answer]:
+        """What gives the facts of topics, as they are then."""
+        return {topic: partial(self.facts, topic) for topic in topics}
 
     def is_compacted(self, topic: str, timeout_s: float | None = None) -> bool:
         """None is."""
@@ -183,6 +188,12 @@ class MemoryClients(Clients):
     def topic_keeper(self, config: Config, timeout_s: float) -> TopicKeeper:
         """What tells of topics."""
         return MemoryKeeper(self._log)
+
+    def has_member_with(
+        self, config: Config, group: str, topic: str, partition: int, timeout_s: float
+    ) -> bool:
+        """Members come and go by themselves here."""
+        return False
 
     def synced_log(
         self,

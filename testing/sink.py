@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from confluent_kafka import Message
 
+from epochfence.consumers.dead_letters import DeadLetter
 from epochfence.consumers.sink import SinkBatch
 from epochfence.epochs.errors import EpochfenceError, SinkUnavailable
 from epochfence.epochs.values import Place, SinkState
@@ -20,9 +21,12 @@ class MemorySink:
     database.
     """
 
+    keeps_rejected = True
+
     def __init__(self) -> None:
         self._messages: dict[Place, list[Message]] = {}
         self._states: dict[Place, SinkState] = {}
+        self._rejected: dict[Place, list[DeadLetter]] = {}
         self._faults = Faults()
         self._losses = 0
         self._lock = threading.Lock()
@@ -36,6 +40,10 @@ class MemorySink:
     def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
         """The values of what was applied of a partition, in order."""
         return [message.value() for message in self.messages(topic, partition)]
+
+    def rejected(self, topic: str, partition: int = 0) -> list[DeadLetter]:
+        """What was rejected of a partition, in order."""
+        return list(self._rejected.get((topic, partition), ()))
 
     def state(self, topic: str, partition: int = 0) -> SinkState | None:
         """What is stored of a partition: `load`, which never fails."""
@@ -79,6 +87,7 @@ class MemorySink:
             batch.check(None if state is None else state.position)
         for batch in batches:
             self._messages.setdefault(batch.place, []).extend(batch.messages)
+            self._rejected.setdefault(batch.place, []).extend(batch.rejected)
             state = self._states.get(batch.place)
             known = () if state is None else state.starts
             starts = tuple(dict.fromkeys((*known, *batch.new_starts)))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 from confluent_kafka import Message
 
+from epochfence.consumers.dead_letters import DeadLetter
 from epochfence.consumers.sink import Sink, SinkBatch
 from epochfence.epochs.errors import SinkFenced
 from epochfence.epochs.values import EpochStart, Position, SinkPosition, SinkState
@@ -50,6 +51,14 @@ class SinkContract(ABC):
         that needs it is skipped.
         """
         pytest.skip("override SinkContract.open_failing: nothing fails here yet")
+
+    def rejected(self) -> list[bytes]:
+        """The values of the rejected records that were kept, in any order.
+
+        For sinks that keep them (`keeps_rejected`). Until you override it, the test
+        that needs it is skipped.
+        """
+        pytest.skip("override SinkContract.rejected: no rejected records are kept here")
 
     def test_an_empty_store_knows_nothing(self) -> None:
         assert self.open().load(_TOPIC, 0) is None
@@ -145,6 +154,22 @@ class SinkContract(ABC):
         assert self.open().load(_TOPIC, 1) == SinkState(_at(2), (start,))
         assert sorted(self.applied()) == [b"a", b"b", b"c"]
 
+    def test_what_was_rejected_is_kept_with_its_batch_or_not_at_all(self) -> None:
+        assert self.rejected() == []
+        sink = self.open_failing()
+        with_letter = [_letter(b"late", 0)]
+        sink.write([_batch([b"a"], None, _at(2), [], rejected=with_letter)])
+        assert self.rejected() == [b"late"]
+        another = [_letter(b"later", 2)]
+        with pytest.raises(SinkFenced):
+            self.open().write([_batch([], _at(1), _at(3), [], rejected=another)])
+        with pytest.raises(Exception):  # noqa: B017, PT011 - whatever it raises
+            sink.write([_batch([FAILING], _at(2), _at(4), [], rejected=another)])
+        assert self.rejected() == [b"late"]
+        self.open().write([_batch([], _at(2), _at(3), [], rejected=another)])
+        assert sorted(self.rejected()) == [b"late", b"later"]
+        assert self.applied() == [b"a"]
+
     def test_starts_are_facts_and_may_be_told_again(self) -> None:
         sink = self.open()
         begun = [
@@ -239,6 +264,7 @@ def _batch(
     *,
     partition: int = 0,
     topic: str = _TOPIC,
+    rejected: Sequence[DeadLetter] = (),
 ) -> SinkBatch:
     first = position.next_offset - len(values)
     messages = [
@@ -248,4 +274,16 @@ def _batch(
         )
         for n, value in enumerate(values)
     ]  # fmt: skip
-    return SinkBatch(topic, partition, messages, expected, position, starts)
+    return SinkBatch(
+        topic, partition, messages, expected, position, starts, starts, rejected
+    )
+
+
+def _letter(value: bytes, offset: int) -> DeadLetter:
+    return DeadLetter(
+        topic=_TOPIC, topic_id=_LIFE, partition=0, leader_epoch=3, offset=offset,
+        timestamp=None, key=None, value=value,
+        headers=(("trace", b"1"), ("trace", None)), verdict="stale",
+        reason="stale-epoch", scope="w", epoch=1, current_epoch=2,
+        holder="pod-7", rejected_at=1_700_000_000_000,
+    )  # fmt: skip

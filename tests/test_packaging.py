@@ -16,6 +16,7 @@ _FOLDERS = {
     "epochs": "epochfence.epochs",
     "producers": "epochfence.producers",
     "consumers": "epochfence.consumers",
+    "elections": "epochfence.elections",
     "testing": "epochfence.testing",
 }
 
@@ -59,12 +60,19 @@ def test_the_library_needs_no_extra() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_sink_whose_driver_is_missing_says_what_to_install() -> None:
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("epochfence", "PostgresSink"),
+        ("epochfence.elections", "PostgresElection"),
+    ],
+)
+def test_what_lacks_its_driver_says_what_to_install(module: str, name: str) -> None:
     code = (
         "import sys\n"
         "sys.modules['psycopg'] = None\n"
         "try:\n"
-        "    from epochfence import PostgresSink\n"
+        f"    from {module} import {name}\n"
         "except ImportError as error:\n"
         "    print(error)\n"
     )
@@ -80,6 +88,11 @@ def test_what_is_loaded_when_asked_for_is_public() -> None:
 
     assert all(hasattr(epochfence, name) for name in epochfence.__all__)
     assert not hasattr(epochfence, "MysqlSink")
+
+    from epochfence import elections
+
+    assert all(hasattr(elections, name) for name in elections.__all__)
+    assert not hasattr(elections, "MysqlElection")
 
 
 def test_the_testing_kit_needs_no_extra_and_no_pytest() -> None:
@@ -108,7 +121,8 @@ def test_the_purity_contract_names_every_pure_module() -> None:
         if one["name"] == "the rules are pure"
     ]
     impure = tuple(
-        f"import {name}" for name in ("time", "threading", "logging", "getpass")
+        f"import {name}"
+        for name in ("time", "threading", "logging", "getpass", "psycopg")
     ) + tuple(f"from {name}" for name in ("confluent_kafka", "secrets"))
     shells = {
         path.stem

@@ -28,6 +28,7 @@ from support.gate_scene import Scene, play_kills
 from support.gates import Gate, Gates, copies, gate_arguments
 from support.ledgers import LedgerTopics
 from support.producing import add_partitions, make_anew
+from support.reading import read_all
 from support.stamped import Header, stamp, write_aborted
 from support.waiting import wait_until
 
@@ -152,19 +153,61 @@ def test_a_group_whose_commits_are_gone(new_scene: NewScene, gates: Gates) -> No
 def test_a_group_that_has_come_further_than_the_copy(
     new_scene: NewScene, gates: Gates
 ) -> None:
-    """It was another application's, or the copy was deleted."""
+    """It was another application's, too."""
     scene = new_scene()
     scene.write(b"1", b"2", b"3")
     plain = Consumer({**scene.kafka.config, "group.id": scene.group})
     plain.commit(offsets=[TopicPartition(scene.source, 0, 2)], asynchronous=False)
     plain.close()
     gate = gates.start(scene.source, scene.destination)
-    gate.wait_for("never had a record, and the group has come to offset 2")
+    gate.wait_for("at offset 2, was not made by this gate")
     wait_until(
         lambda: len(copies(scene.kafka, scene.destination)), 60, "it copies the rest"
     )
     gate.end()
     assert [one.value for one in copies(scene.kafka, scene.destination)] == [b"3"]
+
+
+def test_a_copy_that_was_deleted_is_made_anew_from_the_start(
+    new_scene: NewScene, gates: Gates
+) -> None:
+    scene = new_scene()
+    scene.write(b"1", b"2", b"3")
+    gate = gates.start(scene.source, scene.destination)
+    scene.wait()
+    scene.kafka.delete_topic(scene.destination)
+    scene.write(b"4")
+    assert gate.code() == 2
+    assert "was written to" in gate.said
+    again = gates.start(scene.source, scene.destination)
+    scene.wait()
+    again.end()
+    scene.check()
+    assert again.copied == 4
+
+
+def test_a_copy_that_was_made_anew_behind_its_back(
+    new_scene: NewScene, gates: Gates
+) -> None:
+    """What it holds then is no copy of all; with it gone, one is made."""
+    scene = new_scene()
+    scene.write(b"1", b"2")
+    gate = gates.start(scene.source, scene.destination)
+    scene.wait()
+    gate.end()
+    first = read_all(scene.kafka, scene.destination)[0]
+    make_anew(scene.kafka, scene.destination)
+    producer = Producer({**scene.kafka.config})
+    producer.produce(scene.destination, first.value(), headers=first.headers())
+    assert producer.flush(30) == 0
+    again = gates.start(scene.source, scene.destination)
+    assert again.code() == 2
+    assert "written to before that was noticed" in again.said
+    make_anew(scene.kafka, scene.destination)
+    last = gates.start(scene.source, scene.destination)
+    scene.wait()
+    last.end()
+    scene.check()
 
 
 def test_a_source_that_is_made_anew(new_scene: NewScene, gates: Gates) -> None:

@@ -21,7 +21,8 @@ from epochfence import (
     SinkRunner,
     SinkUnavailable,
 )
-from epochfence.consumers.kafka_sink import Output
+from epochfence.consumers.dead_letters import letter_of_message
+from epochfence.consumers.kafka_output import Output
 from support.brokers import KafkaBroker
 from support.fenced_topic import (
     TAKEOVER_ADMITTED,
@@ -35,7 +36,7 @@ from support.fenced_topic import (
 )
 from support.reading import read_all
 from support.running import running
-from support.stamped import Writer
+from support.stamped import Writer, stamp
 from support.waiting import wait_until
 
 IN_GROUPS = [way for way in WAYS if way != "assigned"]
@@ -291,8 +292,8 @@ def test_metadata_that_is_too_large_goes_without_epochs(
 ) -> None:
     from epochfence.consumers import group_positions, kafka_sink
 
-    def large(of: SinkBatch, *, with_epochs: bool = True) -> TopicPartition:
-        made = group_positions.commit_of(of, with_epochs=with_epochs)
+    def large(of: SinkBatch, *, with_epochs: bool, **more: Any) -> TopicPartition:
+        made = group_positions.commit_of(of, with_epochs=with_epochs, **more)
         if with_epochs:
             made = TopicPartition(made.topic, made.partition, 4, metadata="x" * 5000)
         return made
@@ -343,3 +344,122 @@ def test_a_cluster_that_does_not_answer() -> None:
         KafkaSink(
             {"bootstrap.servers": "127.0.0.1:1"}, raises(ValueError()), timeout_s=0.5
         )
+
+
+def test_a_function_that_always_lasts_too_long(topic: str, target: Target) -> None:
+    ends: list[int] = []
+
+    def apply(output: Output, messages: Sequence[Message]) -> None:
+        target.copy(output, messages)
+        vars(output)["_producer"].flush(30)
+        ends.append(end_of(target))
+        wait_until(lambda: end_of(target) > ends[-1], 60, "the transaction is ended")
+
+    sink = target.joined(apply, **{"transaction.timeout.ms": 1000})
+    for _ in range(2):
+        with pytest.raises(SinkUnavailable, match="lasted"):
+            sink.write([batch(topic, 3)])
+    with pytest.raises(MisconfiguredError, match="3 times in a row"):
+        sink.write([batch(topic, 3)])
+
+
+def test_a_queue_that_stays_full(topic: str, target: Target) -> None:
+    config = {"queue.buffering.max.messages": 10, "linger.ms": 8000}
+    sink = KafkaSink({**target.kafka.config, **config}, target.copy, timeout_s=3)
+    member = Consumer({**target.kafka.config, "group.id": topic})
+    with sink:
+        sink.join(member)
+        with pytest.raises(SinkUnavailable, match="queue is full"):
+            sink.write([batch(topic, *range(100))])
+    member.close()
+    assert target.values() == []
+
+
+def test_a_sink_of_two_runners(topic: str, target: Target) -> None:
+    """Commits of one would be made in the other's group."""
+    sink = target.joined()
+    other = Consumer({**target.kafka.config, "group.id": f"{topic}-other"})
+    with pytest.raises(MisconfiguredError, match="another runner has it"):
+        sink.join(other)
+    other.close()
+
+
+def test_a_function_that_outlasts_the_poll_interval_goes_on(
+    kafka: KafkaBroker, ledger: Ledger, topic: str, target: Target
+) -> None:
+    """The member is put out of its group, but nobody else has written."""
+    is_slow = [True]
+
+    def apply(output: Output, messages: Sequence[Message]) -> None:
+        target.copy(output, messages)
+        if is_slow.pop():
+            is_slow.append(False)
+            consumer: Any = vars(runner)["_consumer"]
+            wait_until(lambda: not is_member(consumer), 60, "it is put out")
+
+    def is_member(consumer: FencedConsumer) -> bool:
+        try:
+            consumer.consumer_group_metadata()
+        except KafkaException:
+            return False
+        return True
+
+    writer = Writer(kafka, topic)
+    writer.write(stamp(ledger.claim("w", holder="a")), b"v")
+    runner = SinkRunner(
+        {
+            **kafka.config,
+            "group.id": f"group-{topic}",
+            "session.timeout.ms": 1500,
+            "max.poll.interval.ms": 1500,
+        },
+        ledger,
+        target.sink(apply),
+        require={topic: ["w"]},
+    )
+    with running(runner, topic):
+        wait_until(lambda: stands_at(runner, topic, 1), 60, "it goes on")
+    assert target.values() == [0]
+
+
+def test_dead_letter_topics_that_will_not_do(
+    kafka: KafkaBroker, topic: str, target: Target
+) -> None:
+    compacted = kafka.create_topic("dead", config={"cleanup.policy": "compact"})
+    for name, said in (("no-such-topic", "no such topic"), (compacted, "compact")):
+        with pytest.raises(MisconfiguredError, match=said):
+            KafkaSink(kafka.config, target.copy, dead_letters=name)
+    with KafkaSink(kafka.config, target.copy, dead_letters=topic) as sink:
+        member = Consumer({**kafka.config, "group.id": topic})
+        sink.join(member)
+        with pytest.raises(MisconfiguredError, match="it is read from"):
+            sink.write([batch(topic, 3)])
+        member.close()
+    assert target.values() == []
+
+
+def test_a_letter_that_is_too_large_is_kept_without_its_value(
+    kafka: KafkaBroker, ledger: Ledger, topic: str, target: Target
+) -> None:
+    """Else a deposed leader could stop whoever reads behind it."""
+    dead = kafka.create_topic("dead", config={"max.message.bytes": "10000"})
+    old, new = (ledger.claim("w", holder=name) for name in "ab")
+    writer = Writer(kafka, topic)
+    writer.write(stamp(new), b"v")
+    for value in (bytes(20_000), b"small"):
+        writer.write(stamp(old), value)
+    writer.write([*stamp(old), ("large", bytes(20_000))], b"v")
+    sink = KafkaSink(kafka.config, target.copy, dead_letters=dead)
+    config = {**kafka.config, "group.id": f"group-{topic}"}
+    with sink:
+        runner = SinkRunner(config, ledger, sink, require={topic: ["w"]})
+        with running(runner, topic):
+            wait_until(lambda: stands_at(runner, topic, 4), 60, "all is read")
+    letters = [letter_of_message(record) for record in read_all(kafka, dead)]
+    found = [one for one in letters if one is not None]
+    assert [(one.offset, one.value, one.left_out_bytes) for one in found] == [
+        (1, None, 20_000),
+        (2, b"small", None),
+        (3, None, 1),
+    ]
+    assert [len(one.headers) for one in found] == [1, 1, 0]

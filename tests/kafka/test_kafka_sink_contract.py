@@ -25,9 +25,10 @@ from epochfence import (
     SinkPosition,
     SinkState,
 )
-from epochfence.consumers.kafka_sink import Output
+from epochfence.consumers.kafka_output import Output
 from epochfence.testing.sink_contract import SinkContract
 from support.brokers import KafkaBroker
+from support.failing import failing
 from support.reading import read_all
 
 Apply = Callable[[Output, Sequence[Message]], object]
@@ -74,6 +75,7 @@ class TestKafkaSink(SinkContract):
     @pytest.fixture(autouse=True)
     def store(self, kafka: KafkaBroker, ledger: Ledger, topic: str) -> Iterator[None]:
         self.kafka, self.ledger, self.topic = kafka, ledger, topic
+        self.dead = kafka.create_topic("dead")
         self.group = f"g-{secrets.token_hex(4)}"
         self.opened: list[tuple[KafkaSink, Consumer]] = []
         for name in ("orders", "payments"):
@@ -84,10 +86,16 @@ class TestKafkaSink(SinkContract):
             consumer.close()
 
     def open(self) -> Sink:
-        def apply(output: Output, messages: Sequence[Message]) -> None:
-            for message in messages:
-                output.produce(self.topic, value=message.value())
+        return self._open(self._apply)
 
+    def open_failing(self) -> Sink:
+        return self._open(failing(self._apply))
+
+    def _apply(self, output: Output, messages: Sequence[Message]) -> None:
+        for message in messages:
+            output.produce(self.topic, value=message.value())
+
+    def _open(self, apply: Apply) -> Sink:
         member = Consumer(
             {
                 **self.kafka.config,
@@ -95,13 +103,19 @@ class TestKafkaSink(SinkContract):
                 "isolation.level": "read_committed",
             }
         )
-        sink = KafkaSink(self.kafka.config, apply)
+        sink = KafkaSink(self.kafka.config, apply, dead_letters=self.dead)
         sink.join(member)
         self.opened.append((sink, member))
         return _WithTable(sink, self.ledger)
 
     def applied(self) -> list[bytes]:
-        records = read_all(self.kafka, self.topic, isolation_level="read_committed")
+        return self._values(self.topic)
+
+    def rejected(self) -> list[bytes]:
+        return self._values(self.dead)
+
+    def _values(self, topic: str) -> list[bytes]:
+        records = read_all(self.kafka, topic, isolation_level="read_committed")
         return [value for record in records if (value := record.value()) is not None]
 
     # It is the group that lets one of two in: see test_kafka_sink.py.

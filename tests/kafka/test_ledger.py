@@ -33,6 +33,7 @@ from epochfence import (
     MisconfiguredError,
     Position,
     TableUnavailable,
+    TopicUnavailable,
 )
 from epochfence.epochs.claims import claim_key, claim_value
 from epochfence.epochs.starts import RowInfo, row_key, row_value
@@ -630,3 +631,19 @@ def test_topic_ids_are_url_safe(kafka: KafkaBroker) -> None:
         assert len(topic_id) == 22
         assert not set(topic_id) & set("+/=")
     assert keeper.facts("no-such-topic") is None
+
+
+def test_facts_are_asked_for_without_waiting(kafka: KafkaBroker) -> None:
+    keeper = TopicKeeper(kafka.config, 10)
+    topics = [kafka.create_topic(), kafka.create_topic(), "no-such-topic"]
+    answers = keeper.ask(topics)
+    assert [answers[topic](10) for topic in topics] == [*map(keeper.facts, topics)]
+    nobody = TopicKeeper({"bootstrap.servers": "127.0.0.1:1"}, 10)
+    answer = nobody.ask(topics)[topics[0]]
+    with pytest.raises(TopicUnavailable):
+        answer(0.2)
+    # That there can be none of this name is told by the answer as well.
+    misnamed = keeper.ask(["", topics[0]])
+    with pytest.raises(MisconfiguredError):
+        misnamed[""](10)
+    assert misnamed[topics[0]](10) == keeper.facts(topics[0])

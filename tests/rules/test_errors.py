@@ -29,6 +29,10 @@ _ERRORS: list[tuple[EpochfenceError, list[str]]] = [
         epochfence.SinkUnavailable("orders.db", "database is locked"),
         ["orders.db", "locked", "Try again", "position"],
     ),
+    (
+        epochfence.ElectionUnavailable("of w at etcd", "connection refused"),
+        ["of w at etcd", "connection refused", "Nothing was decided", "try again"],
+    ),
     (epochfence.LedgerClosed("c"), ["'c'", "closed", "Nothing", "Open another"]),
     (epochfence.TableUnavailable("c", "gone"), ["'c'", "gone", "Nothing"]),
     (epochfence.TopicUnavailable("t", "gone", 3, 9), ["3", "'t'", "gone", "9"]),

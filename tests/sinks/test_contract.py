@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,9 @@ class TestMemorySink(SinkContract):
         ]
         return [value for value in values if value is not None]
 
+    def rejected(self) -> list[bytes]:
+        return [one.value or b"" for one in self.sink.rejected("orders")]
+
 
 class TestSqliteSink(SinkContract):
     @pytest.fixture(autouse=True)
@@ -58,12 +62,25 @@ class TestSqliteSink(SinkContract):
             sink.close()
 
     def open(self) -> Sink:
-        self.opened.append(SqliteSink(self.path, apply_sqlite))
+        self.opened.append(SqliteSink(self.path, apply_sqlite, dead_letters=True))
         return self.opened[-1]
 
     def open_failing(self) -> Sink:
-        self.opened.append(SqliteSink(self.path, failing(apply_sqlite)))
+        self.opened.append(
+            SqliteSink(self.path, failing(apply_sqlite), dead_letters=True)
+        )
         return self.opened[-1]
 
     def applied(self) -> list[bytes]:
         return [row[-1] for row in applied_in(self.path)]
+
+    def rejected(self) -> list[bytes]:
+        with closing(sqlite3.connect(self.path)) as database:
+            try:
+                rows = database.execute(
+                    "SELECT record_value FROM epochfence_dead_letters"
+                ).fetchall()
+            except sqlite3.OperationalError as error:
+                assert "no such table" in str(error)  # noqa: PT017
+                return []
+        return [value for (value,) in rows]

@@ -92,7 +92,18 @@ class TestPostgresSink(SinkContract):
         elif self.kind == "connection":
             connect = self.opened.enter_context(psycopg.connect(self.database))
             connect.row_factory = dict_row
-        return self.opened.enter_context(PostgresSink(connect, apply))
+        sink = PostgresSink(connect, apply, dead_letters=True)
+        return self.opened.enter_context(sink)
+
+    def rejected(self) -> list[bytes]:
+        with psycopg.connect(self.database) as connection:
+            try:
+                rows = connection.execute(
+                    "SELECT record_value FROM epochfence.dead_letters"
+                ).fetchall()
+            except psycopg.errors.UndefinedTable:
+                return []
+        return [value for (value,) in rows]
 
     def applied(self) -> list[bytes]:
         return [value for (value,) in rows(self.database, "SELECT value FROM applied")]

@@ -24,13 +24,17 @@ from epochfence import (
     SinkRunner,
     SinkState,
     SinkUnavailable,
+    TableUnavailable,
+    TopicUnavailable,
 )
+from epochfence.epochs.topics import Answer
 from epochfence.testing import (
     MemoryLedger,
     MemoryLog,
     MemoryProducer,
     MemorySink,
 )
+from epochfence.testing.clients import MemoryKeeper
 from epochfence.testing.plugin import Zombie
 from support.running import Run, running
 from support.waiting import wait_until
@@ -273,6 +277,53 @@ def test_a_log_that_was_cut_moves_no_position_back(
     assert sink.values("orders") == [b"a", b"b", b"c", b"d"]
 
 
+def test_what_was_taken_over_is_kept_while_its_partition_is_placed_anew(
+    producer: MemoryProducer,
+    memory_log: MemoryLog,
+    memory_ledger: MemoryLedger,
+    sink: MemorySink,
+    new_runner: NewRunner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker dies with a batch in hand; what is cut lies behind that in part."""
+    write(producer, *"abcde")  # behind the barrier: offsets 1 to 5
+    runner = new_runner(longest_wait_s=0.4)
+    consumer: Any = vars(runner)["_consumer"]
+    gathered: dict[Any, Any] = vars(runner)["_gathered"]
+    state, refresh = consumer.sink_state, memory_ledger.table.refresh
+    looks, reads = iter(range(12)), iter(range(30))
+    has_begun = threading.Event()
+    is_over = threading.Event()
+
+    def sink_state(tp: TopicPartition) -> SinkState | None:
+        if gathered and next(looks, None) is not None:
+            if not has_begun.is_set():
+                memory_log.truncate("orders", 0, 4)
+                has_begun.set()
+            memory_log.fail(TopicUnavailable("orders", "no broker answers"))
+        found: SinkState | None = state(tp)
+        return found
+
+    def refreshed(*arguments: Any) -> None:
+        if has_begun.is_set() and not is_over.is_set():
+            if next(reads, None) is not None:
+                raise TableUnavailable("epochfence.starts", "no broker answers")
+            is_over.set()
+        refresh(*arguments)
+
+    monkeypatch.setattr(consumer, "sink_state", sink_state)
+    monkeypatch.setattr(memory_ledger.table, "refresh", refreshed)
+    with running(runner, "orders"):
+        wait_until(is_over.is_set, 30, "the trouble is over")
+        write(producer, "f", "g")
+        wait_until(lambda: b"g" in sink.values("orders"), 30, "it goes on")
+    applied = sink.values("orders")
+    assert [value for value in applied if value not in (b"d", b"e")] == [
+        b"a", b"b", b"c", b"f", b"g",
+    ]  # fmt: skip
+    assert len(applied) == len(set(applied))
+
+
 def test_a_sink_ahead_of_its_log_is_not_applied_to_again(
     producer: MemoryProducer,
     memory_log: MemoryLog,
@@ -381,6 +432,26 @@ def test_a_topic_that_is_made_anew_meanwhile(
         begin_another_life(memory_ledger)
         wait_for(sink, 2)
     assert sink.values("orders") == [b"a", b"b", b"c", b"d"]
+
+
+def test_the_topic_id_is_asked_for_while_a_full_batch_is_judged(
+    producer: MemoryProducer,
+    sink: MemorySink,
+    new_runner: NewRunner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ask, asked = MemoryKeeper.ask, list[Sequence[str]]()
+
+    def noted(keeper: MemoryKeeper, topics: Sequence[str]) -> dict[str, Answer]:
+        asked.append(topics)
+        return ask(keeper, topics)
+
+    monkeypatch.setattr(MemoryKeeper, "ask", noted)
+    write(producer, "a", "b", "c", "d")
+    with running(new_runner(batch_size=2), "orders"):
+        wait_for(sink, 5)
+    assert asked
+    assert all(topics == ["orders"] for topics in asked)
 
 
 def test_a_signal_ends_the_run_in_order(

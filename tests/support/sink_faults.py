@@ -109,6 +109,7 @@ class FaultySink:
     """A sink that tells its steps."""
 
     def __init__(self, sink: Sink, faults: Faults) -> None:
+        self.keeps_rejected: bool = vars(sink)["keeps_rejected"]
         self._sink = sink
         self._faults = faults
 
@@ -148,7 +149,7 @@ def faulty_sqlite(
             if text.lstrip().startswith(start):
                 faults.in_write(start)
 
-    with SqliteSink(path, apply_sqlite, timeout_s=timeout_s) as sink:
+    with SqliteSink(path, apply_sqlite, dead_letters=True, timeout_s=timeout_s) as sink:
         database: sqlite3.Connection = vars(sink)["_database"]
         database.set_trace_callback(statement)
         yield FaultySink(sink, faults)
@@ -170,7 +171,9 @@ def faulty_postgres(
 
     with (
         closing(_WatchingProxy(conninfo, faults)) as proxy,
-        PostgresSink(proxy.conninfo, apply, timeout_s=timeout_s) as sink,
+        PostgresSink(
+            proxy.conninfo, apply, dead_letters=True, timeout_s=timeout_s
+        ) as sink,
     ):
         yield FaultySink(sink, faults)
 
@@ -180,6 +183,7 @@ def faulty_gate(
     config: dict[str, Any],
     source: str,
     destination: str,
+    dead_letters: str,
     faults: Faults,
     timeout_s: float,
 ) -> Generator[FaultySink, None, None]:
@@ -192,8 +196,9 @@ def faulty_gate(
 
     module.transactional_producer = watching
     with GateSink(
-        config, source, destination, largest_bytes=100_000, timeout_s=timeout_s
-    ) as sink:
+        config, source, destination,
+        largest_bytes=100_000, dead_letters=dead_letters, timeout_s=timeout_s,
+    ) as sink:  # fmt: skip
         copy = vars(sink)["_apply"]
 
         def apply(output: Any, messages: Sequence[Message]) -> None:

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
-from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from psycopg import errors
 
 from epochfence import Ledger, Sink
 from epochfence.consumers.copied_topic import source_of
+from epochfence.consumers.dead_letters import letter_of_message
 from support.brokers import KafkaBroker
 from support.postgres import Postgres
 from support.reading import read_all
@@ -98,6 +99,10 @@ class Store(ABC):
         """What was applied, in order."""
 
     @abstractmethod
+    def rejected(self) -> list[tuple[int, int]]:
+        """Partition and offset of each dead letter, in order."""
+
+    @abstractmethod
     def starts(self) -> list[tuple[int, int, int]]:
         """Partition, epoch and offset of each epoch start, in order."""
 
@@ -125,6 +130,11 @@ class SqliteStore(Store):
 
     def applied(self) -> list[Applied]:
         return [(row[1], row[3], row[4]) for row in applied_in(Path(self.address))]
+
+    def rejected(self) -> list[tuple[int, int]]:
+        with closing(sqlite3.connect(self.address)) as database:
+            statement = "SELECT partition, record_offset FROM epochfence_dead_letters"
+            return sorted(database.execute(statement).fetchall())
 
     def starts(self) -> list[tuple[int, int, int]]:
         with closing(sqlite3.connect(self.address)) as database:
@@ -162,6 +172,13 @@ class PostgresStore(Store):
                 "SELECT partition, position, value FROM applied ORDER BY 1, 2"
             ).fetchall()
 
+    def rejected(self) -> list[tuple[int, int]]:
+        with psycopg.connect(self.address) as connection:
+            return connection.execute(
+                "SELECT partition, record_offset FROM epochfence.dead_letters "
+                "ORDER BY 1, 2"
+            ).fetchall()
+
     def starts(self) -> list[tuple[int, int, int]]:
         with psycopg.connect(self.address) as connection:
             return connection.execute(
@@ -171,7 +188,7 @@ class PostgresStore(Store):
 
 
 class KafkaStore(Store):
-    """A topic, to which the source is copied."""
+    """A topic, to which the source is copied, and one for what was rejected."""
 
     name = "kafka"
     steps = KAFKA_STEPS
@@ -187,7 +204,8 @@ class KafkaStore(Store):
             # Who is killed leaves an open transaction, for which others wait.
             "transaction.timeout.ms": 2000,
         }
-        return faulty_gate(config, told["topic"], self.address, faults, timeout_s)
+        copy, dead_letters = self.address.split()
+        return faulty_gate(config, told["topic"], copy, dead_letters, faults, timeout_s)
 
     def next_offsets(self) -> dict[int, int]:
         partitions = [
@@ -206,24 +224,25 @@ class KafkaStore(Store):
         return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
 
     def applied(self) -> list[Applied]:
-        self._wait_for_markers()
         found: list[Applied] = []
-        for record in read_all(
-            self._kafka, self.address, isolation_level="read_committed"
-        ):
+        for record in self._records(self.address.split()[0]):
             source = source_of(record)
             assert source is not None
             assert source[0] == record.partition()
             found.append((source[0], source[1].next_offset - 1, record.value() or b""))
         return sorted(found)
 
-    def _wait_for_markers(self) -> None:
-        """A transaction that has ended is seen once the markers are written."""
+    def rejected(self) -> list[tuple[int, int]]:
+        letters = map(letter_of_message, self._records(self.address.split()[1]))
+        return sorted((one.partition, one.offset) for one in letters if one is not None)
+
+    def _records(self, topic: str) -> list[Message]:
+        """What is committed, once it shows: that is when its markers are written."""
 
         def end(level: IsolationLevel) -> list[int]:
             admin: Any = self._kafka.admin
             asked = {
-                TopicPartition(self.address, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+                TopicPartition(topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
                 for number in range(self._source.partitions)
             }
             answers = admin.list_offsets(asked, isolation_level=level)
@@ -235,6 +254,7 @@ class KafkaStore(Store):
             return stable == end(IsolationLevel.READ_UNCOMMITTED)
 
         wait_until(is_stable, 60, "no transaction is open")
+        return read_all(self._kafka, topic, isolation_level="read_committed")
 
     def starts(self) -> list[tuple[int, int, int]]:
         below = self.next_offsets()
@@ -267,7 +287,8 @@ def new_store(
         kafka: The broker, where topics go.
     """
     if name == KafkaStore.name:
-        yield KafkaStore(kafka.create_topic("copy", Source.partitions))
+        names = [kafka.create_topic(n, Source.partitions) for n in ("copy", "dead")]
+        yield KafkaStore(" ".join(names))
         return
     if name == PostgresStore.name:
         with postgres().database() as conninfo:

@@ -119,10 +119,12 @@ class SinkWorld:
     def check(self) -> None:
         """See that the store holds what is admitted below its next offsets.
 
-        Each record once (invariant 6), and every epoch start below.
+        Each record once (invariant 6), and every epoch start below; what was rejected
+        there, each record once.
         """
         below = self.store.next_offsets()
         expected: list[tuple[int, int, bytes | None]] = []
+        rejected: list[tuple[int, int]] = []
         began: set[tuple[int, int, int]] = set()
         current = dict.fromkeys(range(PARTITIONS), 0)
         for record in read_all(self.kafka, self.topic):
@@ -131,7 +133,10 @@ class SinkWorld:
             ((name, value),) = headers
             found = parse_ours(value)
             assert found is not None
-            if offset >= below.get(number, 0) or found.epoch < current[number]:
+            if offset >= below.get(number, 0):
+                continue
+            if found.epoch < current[number]:
+                rejected.append((number, offset))
                 continue
             if found.epoch > current[number]:
                 current[number] = found.epoch
@@ -141,6 +146,7 @@ class SinkWorld:
         assert self.store.applied() == sorted(expected)
         if below:
             assert self.store.starts() == sorted(began)
+            assert self.store.rejected() == sorted(rejected)
 
 
 def end_in_order(instances: Sequence[subprocess.Popen[str]]) -> None:

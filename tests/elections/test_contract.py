@@ -1,0 +1,64 @@
+"""Every election of ours passes the tests that we give to others."""
+
+from __future__ import annotations
+
+import secrets
+
+import psycopg
+import pytest
+
+from epochfence.elections import Election, KafkaElection, PostgresElection
+from epochfence.testing.election_contract import ElectionContract
+from support.brokers import KafkaBroker
+from support.elections import HASTY, expel_elected, session_of
+from support.waiting import wait_until
+
+
+class TestKafkaElection(ElectionContract):
+    """By a consumer group, on a real broker."""
+
+    @pytest.fixture(autouse=True)
+    def _office(self, kafka: KafkaBroker, meeting_topic: str) -> None:
+        self.kafka = kafka
+        self.topic = meeting_topic
+        self.scope = f"office-{secrets.token_hex(6)}"
+
+    def open(self) -> Election:
+        return self._candidate(self.scope)
+
+    def open_for(self, scope: str) -> Election:
+        return self._candidate(scope)
+
+    def _candidate(self, scope: str) -> KafkaElection:
+        return KafkaElection({**self.kafka.config, **HASTY}, scope, topic=self.topic)
+
+    def kill(self, candidate: Election) -> None:
+        assert not candidate.lost.is_set(), "who is not elected is not found"
+        expel_elected(self.kafka, self.scope)
+
+
+class TestPostgresElection(ElectionContract):
+    """By an advisory lock, on a real server."""
+
+    @pytest.fixture(autouse=True)
+    def _office(self, database: str) -> None:
+        self.database = database
+        self.scope = f"office-{secrets.token_hex(6)}"
+
+    def open(self) -> Election:
+        return PostgresElection(self.database, self.scope, interval_s=0.1)
+
+    def open_for(self, scope: str) -> Election:
+        return PostgresElection(self.database, scope, interval_s=0.1)
+
+    def kill(self, candidate: Election) -> None:
+        assert not candidate.lost.is_set(), "who is not elected is not found"
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            session = session_of(connection, self.scope)
+            assert session is not None
+            connection.execute("SELECT pg_terminate_backend(%s)", [session])
+            wait_until(
+                lambda: session_of(connection, self.scope) != session,
+                10,
+                "the session is over",
+            )

@@ -1,0 +1,69 @@
+"""A candidate that wins, and is stopped before it claims, does not lead."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.brokers import KafkaBroker
+from support.candidate import opened
+from support.ledgers import unnamed_topics
+
+_SCRIPT = Path(__file__).parents[1] / "support" / "candidate.py"
+_WAIT_S = 60
+
+#: How soon each kind takes a silent candidate for dead.
+_TIMES: dict[str, dict[str, Any]] = {
+    "kafka": {"session.timeout.ms": 1_500, "heartbeat.interval.ms": 200},
+    "postgres": {"silence_s": 1.0, "interval_s": 0.2},
+}
+
+
+@pytest.mark.parametrize("kind", _TIMES)
+def test_who_is_stopped_after_the_election_loses_the_claim(
+    kind: str, kafka: KafkaBroker, request: pytest.FixtureRequest
+) -> None:
+    topics = unnamed_topics(kafka)
+    told: dict[str, Any] = {
+        "kind": kind,
+        "times": _TIMES[kind],
+        "scope": f"office-{secrets.token_hex(6)}",
+        "servers": kafka.bootstrap_servers,
+        **topics.names,
+    }
+    if kind == "postgres":
+        told["conninfo"] = request.getfixturevalue("database")
+    command = [sys.executable, str(_SCRIPT), json.dumps(told)]
+    with (
+        topics.open() as ledger,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as sleeper,
+    ):
+        assert sleeper.stdin is not None
+        assert sleeper.stdout is not None
+        try:
+            assert json.loads(sleeper.stdout.readline()) is True
+            sleeper.send_signal(signal.SIGSTOP)
+            election = opened(told)
+            seen = ledger.refresh().epoch_of(told["scope"])
+            assert election.campaign(_WAIT_S)
+            leadership = ledger.claim(told["scope"], holder="successor", seen=seen)
+            sleeper.send_signal(signal.SIGCONT)
+            sleeper.stdin.write("claim\n")
+            sleeper.stdin.flush()
+            assert json.loads(sleeper.stdout.readline()) == "successor"
+            assert json.loads(sleeper.stdout.readline()) is True
+            ledger.verify(leadership)
+            assert not election.lost.is_set()
+            election.close()
+        finally:
+            if sleeper.poll() is None:
+                sleeper.kill()

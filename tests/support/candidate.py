@@ -1,0 +1,49 @@
+"""A candidate, as a process: `python candidate.py JSON`, where the test tells the rest.
+
+It reads the latest epoch, is elected, and says so. When it is told to, by a line, it
+claims; and says how that ended, and whether it knows by then that it is deposed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from epochfence import ClaimLost, Ledger
+from epochfence.elections import Election, KafkaElection, PostgresElection
+
+_WAIT_S = 60
+
+
+def opened(told: dict[str, Any]) -> Election:
+    """The candidate of the kind that the test wants."""
+    if told["kind"] == "postgres":
+        return PostgresElection(told["conninfo"], told["scope"], **told["times"])
+    config = {"bootstrap.servers": told["servers"], **told["times"]}
+    return KafkaElection(config, told["scope"], topic=told["coordination_topic"])
+
+
+def main(told: dict[str, Any]) -> None:
+    names = {name: told[name] for name in ("coordination_topic", "table_topic")}
+    with Ledger({"bootstrap.servers": told["servers"]}, **names) as ledger:
+        seen = ledger.refresh().epoch_of(told["scope"])
+        election = opened(told)
+        say(election.campaign(_WAIT_S))
+        sys.stdin.readline()
+        try:
+            ledger.claim(told["scope"], holder="sleeper", seen=seen)
+        except ClaimLost as lost:
+            say(lost.holder)
+        else:
+            say("it leads")
+        say(election.lost.wait(_WAIT_S))
+        election.close()
+
+
+def say(what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
