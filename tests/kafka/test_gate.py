@@ -65,7 +65,7 @@ def test_what_is_admitted_is_copied_as_it_is(new_scene: NewScene, gates: Gates) 
     for number, at in enumerate((1, 1_700_000_000_000, 1_600_000_000_000)):
         producer.produce(
             scene.source, b"%d" % number, key=None if number else b"k", partition=1,
-            headers=[*theirs, *stamp(scene.leaders[0]), *ours], timestamp=at,
+            headers=[*theirs[number:], *stamp(scene.leaders[0]), *ours], timestamp=at,
         )  # fmt: skip
     assert producer.flush(30) == 0
     scene.write(b"v", None, b"", key=b"")
@@ -373,7 +373,7 @@ def test_who_is_fenced_ends_with_1(
 
 def test_a_partition_that_the_producer_does_not_know_yet(kafka: KafkaBroker) -> None:
     """It would learn of it within five minutes."""
-    destination = kafka.create_topic("copy")
+    source, destination = kafka.create_topic("orders", 2), kafka.create_topic("copy")
     member = Consumer(
         {
             **kafka.config,
@@ -381,14 +381,14 @@ def test_a_partition_that_the_producer_does_not_know_yet(kafka: KafkaBroker) -> 
             "isolation.level": "read_committed",
         }
     )
-    with GateSink(kafka.config, "orders", destination, largest_bytes=100_000) as sink:
+    with GateSink(kafka.config, source, destination, largest_bytes=100_000) as sink:
         sink.join(member)
         for partition in range(2):
             if partition:
                 add_partitions(kafka, destination, 2)
-            sink.load("orders", partition)
-            message = Message(topic="orders", partition=partition, offset=0, value=b"v")
+            sink.load(source, partition)
+            message = Message(topic=source, partition=partition, offset=0, value=b"v")
             end = SinkPosition(None, None, 1)
-            sink.write([SinkBatch("orders", partition, [message], None, end, ())])
+            sink.write([SinkBatch(source, partition, [message], None, end, ())])
     member.close()
     assert [one.partition for one in copies(kafka, destination)] == [0, 1]
