@@ -141,7 +141,7 @@ def test_a_policy_that_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic = kafka.create_topic("t")
-    monkeypatch.setattr(TopicKeeper, "_settings", doing(None))
+    monkeypatch.setattr(TopicKeeper, "settings", doing(None))
     producer.take_over([topic])
     (record,) = barriers(kafka, topic)
     assert key_of(leadership).match(record.key or b"")
