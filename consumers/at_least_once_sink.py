@@ -19,6 +19,7 @@ from epochfence.consumers.group_positions import (
     CommittingMember,
     check_alone,
     commit_of,
+    joined,
     state_of,
     stored_commits,
 )
@@ -170,7 +171,7 @@ class AtLeastOnceSink:
         again: list[TopicPartition] = []
         for batch, tp in zip(batches, found, strict=True):
             state = state_of(tp)
-            batch.check(None if state is None else state.position)
+            batch.check(state and state.position)
             if batch.messages:
                 message_key(batch.position.topic_id, batch.partition, 0)
                 if state is not None:
@@ -238,7 +239,9 @@ class AtLeastOnceSink:
                         batch.messages[made - 1].offset(),
                     )  # fmt: skip
             self._refusals[batches[0].place] = error
-            raise self._fenced(batches[0]) from error
+            (stored,) = self._stored([batches[0].place])
+            state = state_of(stored)
+            raise batches[0].fenced(state and state.position) from error
 
     def _commit_offsets(self, offsets: list[TopicPartition]) -> None:
         """Commit offsets as they are.
@@ -258,24 +261,12 @@ class AtLeastOnceSink:
             reason = f"the commit fails: {cause.str()}"
             raise SinkUnavailable(_STORE, reason) from error
 
-    def _fenced(self, batch: SinkBatch) -> SinkFenced:
-        state = state_of(self._stored([batch.place])[0])
-        nothing = (None, None, None)
-        found = nothing if state is None else state.position
-        return SinkFenced(*batch.place, batch.expected or nothing, found)
-
     def _stored(self, places: Sequence[Place]) -> list[TopicPartition]:
         return stored_commits(self._joined, places, _STORE, self._timeout_s)
 
     @property
     def _joined(self) -> CommittingMember:
-        if self._member is None:
-            raise MisconfiguredError(
-                "member", None,
-                "an AtLeastOnceSink goes by a member of the group that reads",
-                "Let a SinkRunner drive it, or call join.",
-            )  # fmt: skip
-        return self._member
+        return joined(self, self._member)
 
 
 def _up_to(batch: SinkBatch, count: int) -> SinkBatch:

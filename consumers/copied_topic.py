@@ -55,11 +55,10 @@ def source_of(message: Message) -> tuple[int, SinkPosition] | None:
 
     None: it is no copy.
     """
-    for name, value in headers_of(message) or ():
+    for name, value in headers_of(message):
         if name != SOURCE_HEADER:
             continue
-        raw = value.encode() if isinstance(value, str) else value
-        found = _SOURCE.match(raw or b"")
+        found = _SOURCE.match(value or b"")
         if found is None:
             return None
         topic_id, partition, leader_epoch, offset = (

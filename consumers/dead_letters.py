@@ -13,19 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+from confluent_kafka import Message
 
 from epochfence.epochs.ledger_state import LedgerState
-from epochfence.epochs.messages import headers_of
-from epochfence.epochs.stamps import UNREADABLE
+from epochfence.epochs.messages import headers_of, timestamp_of
+from epochfence.epochs.stamps import RESERVED_PREFIX, UNREADABLE, without_ours
 from epochfence.epochs.verdicts import Verdict
 
 #: In a dead-letter topic, what is known of the rejected record: JSON.
 DEAD_LETTER_HEADER = "epochfence-dead-letter"
 #: There, a record that says that one was sent again: its name (`DeadLetter.name`).
 REDRIVEN_HEADER = "epochfence-redriven"
-
-_OURS = "epochfence"
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -100,7 +98,6 @@ def dead_letter(
     claim = None
     if cause is not None:
         claim = ledger.find(cause.scope, cause.epoch, cause.grant_id)
-    kind, at = message.timestamp()
     headers = headers_of(message)
     return DeadLetter(
         topic=message.topic() or "",
@@ -108,7 +105,7 @@ def dead_letter(
         partition=message.partition() or 0,
         leader_epoch=message.leader_epoch(),
         offset=message.offset() or 0,
-        timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else at,
+        timestamp=timestamp_of(message),
         key=message.key(),
         value=message.value(),
         headers=() if headers is UNREADABLE else tuple(headers),
@@ -191,11 +188,10 @@ def headers_of_letter(letter: DeadLetter) -> list[tuple[str, bytes | None]]:
     Our own of the rejected record go into the one that tells of it: nobody must take
     them for stamps of this record.
     """
-    ours = tuple(h for h in letter.headers if h[0].startswith(_OURS))
-    others = [h for h in letter.headers if not h[0].startswith(_OURS)]
+    ours = tuple(h for h in letter.headers if h[0].startswith(RESERVED_PREFIX))
     details = {**details_of(letter), "headers": json.loads(headers_to_json(ours))}
     text = json.dumps(details, separators=(",", ":"))
-    return [(DEAD_LETTER_HEADER, text.encode("ascii")), *others]
+    return [(DEAD_LETTER_HEADER, text.encode("ascii")), *without_ours(letter.headers)]
 
 
 def fitting(letter: DeadLetter, limit_bytes: int) -> DeadLetter:
@@ -222,14 +218,16 @@ def letter_of_message(message: Message) -> DeadLetter | None:
     """The dead letter that a record of a dead-letter topic is; None: it is none."""
     headers = tuple(headers_of(message))
     told = [value for name, value in headers if name == DEAD_LETTER_HEADER]
-    others = tuple(h for h in headers if not h[0].startswith(_OURS))
     try:
         details: dict[str, Any] = json.loads(told[0] or b"")
         ours = headers_of_json(details["headers"])
         # A newer version may tell more.
         known = {name: details[name] for name in _DETAILS if name in details}
         letter = DeadLetter(
-            key=message.key(), value=message.value(), headers=ours + others, **known
+            key=message.key(),
+            value=message.value(),
+            headers=(*ours, *without_ours(headers)),
+            **known,
         )
         return letter if _is_well_typed(letter) else None
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError):

@@ -339,12 +339,7 @@ class FencedConsumer:
         places = checked_partitions(offsets, "offsets")
         with self._turns:
             self._check_open()
-            if not self._reader.raw.memberid():
-                unknown = KafkaError.UNKNOWN_MEMBER_ID
-                raise KafkaException(
-                    KafkaError(unknown, "this consumer is no member now")
-                )
-            return self._reader.raw.commit(offsets=places, asynchronous=False)
+            return self._reader.commit_as_given(places)
 
     def store_offsets(
         self,

@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import (
-    TIMESTAMP_NOT_AVAILABLE,
     KafkaError,
     KafkaException,
     Message,
@@ -35,14 +34,13 @@ from epochfence.epochs.errors import (
     SinkUnavailable,
     TopicUnavailable,
 )
+from epochfence.epochs.messages import timestamp_of
+from epochfence.epochs.stamps import without_ours
 from epochfence.epochs.starts import CommitMetadata
 from epochfence.epochs.topics import TopicKeeper
 from epochfence.epochs.values import Place, SinkPosition, SinkState
 
 _log = logging.getLogger(__name__)
-
-#: No header of the source that begins so is copied.
-_OURS = "epochfence"
 
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
@@ -198,21 +196,20 @@ class GateSink(KafkaSink):
         before: object = None
         kept: list[Any] = []
         for message in messages:
-            headers = message.headers()
+            headers: Any = message.headers()
             if headers != before:  # those of one leader are mostly alike
                 before = headers
-                kept = [one for one in headers or () if not one[0].startswith(_OURS)]
+                kept = without_ours(headers or ())
             leader_epoch = message.leader_epoch()
             known = -1 if leader_epoch is None else leader_epoch
             source = f"{prefix}:{known}:{message.offset()}"
-            kind, at = message.timestamp()
             produce(
                 topic,
                 message.value(),
                 message.key(),
                 partition,
                 headers=[*kept, (SOURCE_HEADER, source)],
-                timestamp=0 if kind == TIMESTAMP_NOT_AVAILABLE else at,
+                timestamp=timestamp_of(message) or 0,
             )
 
     def _loaded(self, places: Sequence[Place]) -> list[SinkState | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -14,12 +14,17 @@ from epochfence.epochs.resuming import metadata_of
 from epochfence.epochs.starts import CommitMetadata, decode_commit_metadata
 from epochfence.epochs.values import Place, SinkPosition, SinkState
 
-#: By such an error the group says that a member of another generation may have what
-#: this one had.
-NOT_OF_THE_GENERATION = {
+M = TypeVar("M")
+
+#: By such an error the group says that somebody is no member any more.
+NO_MEMBER = {
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.FENCED_INSTANCE_ID,
     KafkaError.FENCED_MEMBER_EPOCH,
+}
+#: By such a one, that a member of another generation may have what this one had: it may
+#: be a member of the present one, too, of which its client will hear.
+NOT_OF_THE_GENERATION = NO_MEMBER | {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.STALE_MEMBER_EPOCH,
 }
@@ -79,6 +84,21 @@ def check_alone(sink: object, member: GroupMember | None) -> None:
             "sink", sink, "another runner has it: its commits are those of one group",
             "Make a sink for each SinkRunner.",
         )  # fmt: skip
+
+
+def joined(sink: object, member: M | None) -> M:
+    """The member of the group that a sink goes by.
+
+    Raises:
+        MisconfiguredError: There is none yet.
+    """
+    if member is None:
+        raise MisconfiguredError(
+            "member", None,
+            f"{type(sink).__name__} goes by a member of the group that reads",
+            "Let a SinkRunner drive it, or call join.",
+        )  # fmt: skip
+    return member
 
 
 def stored_states(

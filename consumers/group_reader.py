@@ -571,13 +571,19 @@ class GroupReader:
     def group_metadata(self) -> Any:
         """What a transaction shows of this member, and of its generation."""
         found = self.raw.consumer_group_metadata()
-        if self._client.is_subscribed and not self.raw.memberid():
-            raise KafkaException(
-                KafkaError(
-                    KafkaError.UNKNOWN_MEMBER_ID, "this consumer is no member now"
-                )
-            )
+        if self._client.is_subscribed:
+            self._check_member()
         return found
+
+    def commit_as_given(self, tps: list[TopicPartition]) -> list[TopicPartition]:
+        """Commit offsets as they are, as a member."""
+        self._check_member()
+        return self.raw.commit(offsets=tps, asynchronous=False)
+
+    def _check_member(self) -> None:
+        if not self.raw.memberid():
+            unknown = KafkaError.UNKNOWN_MEMBER_ID
+            raise KafkaException(KafkaError(unknown, "this consumer is no member now"))
 
     def state(self, tp: TopicPartition) -> SinkState | None:
         """What a sink stores of all that was handed over of a partition.

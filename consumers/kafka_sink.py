@@ -33,6 +33,7 @@ from epochfence.consumers.group_positions import (
     GroupMember,
     check_alone,
     commit_of,
+    joined,
     stored_states,
 )
 from epochfence.consumers.kafka_output import Output
@@ -44,7 +45,7 @@ from epochfence.epochs.connection import (
     transactional_producer,
 )
 from epochfence.epochs.deadlines import deadline_after, time_left
-from epochfence.epochs.errors import MisconfiguredError, SinkFenced, SinkUnavailable
+from epochfence.epochs.errors import MisconfiguredError, SinkUnavailable
 from epochfence.epochs.topics import TopicKeeper
 from epochfence.epochs.values import SinkState, check_timeout
 
@@ -226,14 +227,15 @@ class KafkaSink:
             # While the client sends what was produced.
             states = self._loaded([batch.place for batch in batches])
             for batch, state in zip(batches, states, strict=True):
-                batch.check(None if state is None else state.position)
+                batch.check(state and state.position)
             epochs = self._takes_epochs
             offsets = [
                 commit_of(batch, with_epochs=epochs, copy_id=self._copy_id)
                 for batch in batches
             ]
             producer.send_offsets_to_transaction(offsets, generation, self._timeout_s)
-            self._commit(producer)
+            self._to_its_end(producer.commit_transaction)
+            self._is_open = False
             self._too_long = 0
         except KafkaException as error:
             end = self._abort(producer)
@@ -243,7 +245,8 @@ class KafkaSink:
             if code == KafkaError.OFFSET_METADATA_TOO_LARGE and self._takes_epochs:
                 raise _MetadataTooLarge from error
             if code in NOT_OF_THE_GENERATION:
-                raise self._fenced(batches[0]) from error
+                state = self._loaded([batches[0].place])[0]
+                raise batches[0].fenced(state and state.position) from error
             if end is not None and end.args[0].code() == KafkaError._FENCED:
                 error = end  # what came before only said that it has failed
             raise self._failure(error) from error
@@ -270,12 +273,7 @@ class KafkaSink:
 
     @property
     def _joined(self) -> GroupMember:
-        if self._member is None:
-            raise MisconfiguredError(
-                "member", None, "a KafkaSink goes by a member of the group that reads",
-                "Let a SinkRunner drive it, or call join.",
-            )  # fmt: skip
-        return self._member
+        return joined(self, self._member)
 
     def _loaded(self, places: Sequence[tuple[str, int]]) -> list[SinkState | None]:
         return stored_states(self._joined, places, self._store, self._timeout_s)
@@ -296,14 +294,10 @@ class KafkaSink:
         producer = transactional_producer(
             {**self._config, "on_delivery": self._delivered}, self._last_error
         )
-        deadline = deadline_after(self._timeout_s)
-        while True:
-            try:
-                producer.init_transactions(time_left(deadline))
-                break
-            except KafkaException as error:
-                if not error.args[0].retriable() or not time_left(deadline):
-                    raise self._failure(error) from error
+        try:
+            self._to_its_end(producer.init_transactions)
+        except KafkaException as error:
+            raise self._failure(error) from error
         self._last_error.clear()
         self._producer = producer
         return producer
@@ -325,15 +319,13 @@ class KafkaSink:
         self._begun_at = time.monotonic()
         self._is_open = True
 
-    def _commit(self, producer: Producer) -> None:
+    def _to_its_end(self, call: Callable[[float], None]) -> None:
+        """Make a call of the client that, made again, goes on where it was."""
         deadline = deadline_after(self._timeout_s)
         while True:
             try:
-                producer.commit_transaction(time_left(deadline))
-                self._is_open = False
-                return
+                return call(time_left(deadline))
             except KafkaException as error:
-                # Called again, it goes on where it was.
                 if not error.args[0].retriable() or not time_left(deadline):
                     raise
 
@@ -353,12 +345,6 @@ class KafkaSink:
         return None
 
     # Errors, by what the caller has to do.
-
-    def _fenced(self, batch: SinkBatch) -> SinkFenced:
-        state = self._loaded([batch.place])[0]
-        nothing = (None, None, None)
-        found = nothing if state is None else state.position
-        return SinkFenced(*batch.place, batch.expected or nothing, found)
 
     def _failure(
         self, error: KafkaException

@@ -6,23 +6,15 @@ import logging
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from epochfence.consumers.fenced_consumer import FencedConsumer
-from epochfence.consumers.group_positions import GroupSink
+from epochfence.consumers.group_positions import NO_MEMBER, GroupSink
 from epochfence.epochs.connection import Config, connection_settings
 from epochfence.epochs.errors import SinkFenced, SinkUnavailable, TopicUnavailable
 from epochfence.epochs.ledger import Ledger
 
 _log = logging.getLogger(__name__)
-
-#: A commit that is refused so says that this instance is no member any more. (One of
-#: a past generation may be; the client learns of the present one.)
-_NO_MEMBER = {
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError.FENCED_INSTANCE_ID,
-    KafkaError.FENCED_MEMBER_EPOCH,
-}
 
 
 class Membership:
@@ -61,7 +53,7 @@ class Membership:
         try:
             self._ask(error)
         except KafkaException as refused:
-            if refused.args[0].code() in _NO_MEMBER and self._is_taken(error):
+            if refused.args[0].code() in NO_MEMBER and self._is_taken(error):
                 raise error from refused
             return None  # the client will hear of it, and join again
         except TopicUnavailable:

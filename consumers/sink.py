@@ -60,8 +60,12 @@ class SinkBatch:
             SinkFenced: It is another position: end the transaction without a change.
         """
         if found != self.expected:
-            nothing = (None, None, None)
-            raise SinkFenced(*self.place, self.expected or nothing, found or nothing)
+            raise self.fenced(found)
+
+    def fenced(self, found: SinkPosition | None) -> SinkFenced:
+        """The error of an instance that must not store this, and what is stored."""
+        nothing = (None, None, None)
+        return SinkFenced(*self.place, self.expected or nothing, found or nothing)
 
 
 def checked_apply(apply: F) -> F:

@@ -151,7 +151,7 @@ class SinkRunner:
         self._timeout_s = check_timeout(timeout_s)
         check_function("on_rejected", on_rejected)
         self._on_rejected = on_rejected
-        self._keeps_rejected = bool(getattr(sink, "keeps_rejected", False))
+        keeps_rejected = getattr(sink, "keeps_rejected", False)
         settings = {"auto.offset.reset": "earliest", **without_auto_commit(config)}
         self._sink = sink
         self._group_sink = sink if isinstance(sink, GroupSink) else None
@@ -164,7 +164,7 @@ class SinkRunner:
             stamps=stamps,
             max_jump=max_jump,
             rebuild=rebuild,
-            on_rejected=self._reject if self._keeps_rejected else on_rejected,
+            on_rejected=self._reject if keeps_rejected else on_rejected,
             timeout_s=timeout_s,
             positions=self._load,
         )
@@ -212,7 +212,7 @@ class SinkRunner:
         consumer = self._consumer
         try:
             consumer.subscribe(topics, on_revoke=self._revoked, on_lost=self._lost)
-            with _stopped_by_signals(self) if handles_signals else nullcontext():
+            with stopped_by_signals(self) if handles_signals else nullcontext():
                 self._run()
             self._commit(asynchronous=False)
         finally:
@@ -503,7 +503,7 @@ def _checked_size(given: int) -> int:
 
 
 @contextmanager
-def _stopped_by_signals(runner: SinkRunner) -> Generator[None, None, None]:
+def stopped_by_signals(runner: SinkRunner) -> Generator[None, None, None]:
     """Have SIGINT and SIGTERM stop a runner; another thread than the first cannot."""
     if threading.current_thread() is not threading.main_thread():
         yield

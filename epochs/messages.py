@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from confluent_kafka import Message
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from epochfence.epochs.stamps import UNREADABLE, Headers
 
@@ -20,3 +20,9 @@ def headers_of(message: Message) -> Headers:
         return cast("Headers", message.headers() or ())
     except (SystemError, UnicodeDecodeError):
         return UNREADABLE
+
+
+def timestamp_of(message: Message) -> int | None:
+    """When a message was written, in milliseconds since 1970; None: it does not say."""
+    kind, at = message.timestamp()
+    return None if kind == TIMESTAMP_NOT_AVAILABLE else at

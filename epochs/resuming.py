@@ -40,13 +40,8 @@ def resume_stored(state: SinkState, topic_id: str | None) -> Resumption:
         topic_id: The present life of the topic; None where there are no ids.
     """
     stored_id, leader_epoch, offset = state.position
-    if state.said is not None:
-        return _resume(offset, leader_epoch, state.said, topic_id)
-    if stored_id == topic_id:
-        return Resumption(offset, leader_epoch, CommitMetadata(topic_id, starts=0))
-    if stored_id is not None and topic_id is not None:
-        return Resumption(None)
-    return Resumption(offset, leader_epoch)
+    said = state.said or CommitMetadata(stored_id, starts=0)
+    return _resume(offset, leader_epoch, said, topic_id)
 
 
 def resume(

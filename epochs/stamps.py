@@ -33,6 +33,12 @@ UNREADABLE: Headers = (("", None),)
 
 Problem = Literal["malformed", "ambiguous"]
 
+
+def without_ours(headers: Headers) -> list[tuple[str, bytes | None]]:
+    """The headers that are not ours, in order."""
+    return [one for one in headers if not one[0].startswith(RESERVED_PREFIX)]
+
+
 _STAMP = re.compile(rb"([1-9][0-9]{0,18}):([0-9a-f]{16}):([A-Za-z0-9._/-]{1,200})\Z")
 _DECIMAL = re.compile(rb"(?:0|[1-9][0-9]{0,18})\Z")
 

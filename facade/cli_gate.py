@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -28,8 +27,11 @@ from epochfence.cli_options import (
 )
 from epochfence.consumers.copied_topic import open_destination
 from epochfence.consumers.gate import GateSink
-from epochfence.consumers.signals import handled
-from epochfence.consumers.sink_runner import SinkProgress, SinkRunner
+from epochfence.consumers.sink_runner import (
+    SinkProgress,
+    SinkRunner,
+    stopped_by_signals,
+)
 from epochfence.epochs.connection import connection_settings
 from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.ledger import Ledger
@@ -151,15 +153,8 @@ def gate(
                     batch_size=batch_size,
                     timeout_s=timeout_s,
                 )
-
-                def stop(*_: object) -> None:
-                    runner.stop()
-
-                # A second one ends what does not end by itself.
-                with (
-                    handled((signal.SIGINT, signal.SIGTERM), stop, once=True),
-                    _reports(runner, report_s),
-                ):
+                # From before it is said on: whoever reads that may send one at once.
+                with stopped_by_signals(runner), _reports(runner, report_s):
                     print_note(
                         f"copying {source} to {destination} as a member of group "
                         f"{group}; SIGINT (Ctrl-C) or SIGTERM ends it"

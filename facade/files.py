@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import IO, Annotated, Any, TypeVar, cast
 
 import msgspec
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+from confluent_kafka import Message
 
 from epochfence.epochs.errors import EpochfenceError, MisconfiguredError
-from epochfence.epochs.messages import headers_of
+from epochfence.epochs.messages import headers_of, timestamp_of
 from epochfence.epochs.stamps import UNREADABLE
 from epochfence.epochs.values import (
     Claim,
@@ -87,14 +87,13 @@ class RecordLine(
                 "record", None, f"offset {message.offset()} has a header name that "
                 "is not UTF-8: a record file cannot hold it",
             )  # fmt: skip
-        kind, timestamp = message.timestamp()
         return cls(
             topic=topic or cast("str", message.topic()),
             topic_id=topic_id,
             partition=cast("int", message.partition()),
             offset=cast("int", message.offset()),
             leader_epoch=message.leader_epoch(),
-            timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
+            timestamp=timestamp_of(message),
             key=message.key(),
             value=message.value(),
             headers=list(headers),

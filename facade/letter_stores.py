@@ -21,6 +21,7 @@ from epochfence.consumers.dead_letters import (
     letter_of_message,
     letter_of_row,
 )
+from epochfence.consumers.upsert import quoted
 from epochfence.epochs.connection import Config, LastError, writing_producer
 from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
 from epochfence.epochs.full_queue import when_there_is_room
@@ -67,6 +68,13 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _rows_of(database: Any, table: str) -> list[StoredLetter]:
+    """The letters of a table, whichever database's connection it is."""
+    names = ", ".join(COLUMNS)
+    rows = database.execute(f"SELECT {names}, redriven_at, id FROM {table} ORDER BY id")
+    return [StoredLetter(letter_of_row(row[:-2]), *row[-2:]) for row in rows]
+
+
 class SqliteLetters(LetterStore):
     """The table of a `SqliteSink`.
 
@@ -94,13 +102,8 @@ class SqliteLetters(LetterStore):
             ) from error  # fmt: skip
 
     def read(self) -> list[StoredLetter]:
-        names = ", ".join(COLUMNS)
         with self._database("ro") as database:
-            rows = database.execute(
-                f"SELECT {names}, redriven_at, id FROM epochfence_dead_letters "
-                f"ORDER BY id"
-            )
-            return [StoredLetter(letter_of_row(row[:-2]), *row[-2:]) for row in rows]
+            return _rows_of(database, "epochfence_dead_letters")
 
     def mark(self, letters: Sequence[StoredLetter]) -> None:
         statement = "UPDATE epochfence_dead_letters SET redriven_at = ? WHERE id = ?"
@@ -123,6 +126,7 @@ class PostgresLetters(LetterStore):
     def __init__(self, conninfo: str, schema: str, timeout_s: float) -> None:
         self._conninfo = conninfo
         self._schema = schema
+        self._table = f"{quoted(schema)}.dead_letters"
         self._timeout_s = timeout_s
 
     @contextmanager
@@ -154,18 +158,9 @@ class PostgresLetters(LetterStore):
                 "See that the server is there, and lets this user in.",
             ) from error  # fmt: skip
 
-    @property
-    def _table(self) -> str:
-        schema = self._schema.replace('"', '""')
-        return f'"{schema}".dead_letters'
-
     def read(self) -> list[StoredLetter]:
-        names = ", ".join(COLUMNS)
         with self._connection() as connection:
-            rows = connection.execute(
-                f"SELECT {names}, redriven_at, id FROM {self._table} ORDER BY id"
-            )
-            return [StoredLetter(letter_of_row(row[:-2]), *row[-2:]) for row in rows]
+            return _rows_of(connection, self._table)
 
     def mark(self, letters: Sequence[StoredLetter]) -> None:
         with self._connection() as connection:

@@ -8,12 +8,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from epochfence.consumers.dead_letters import DeadLetter
 from epochfence.epochs.connection import Config, LastError, writing_producer
 from epochfence.epochs.errors import EpochfenceError, TopicUnavailable
 from epochfence.epochs.full_queue import when_there_is_room
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.stamps import without_ours
 from epochfence.letter_stores import StoredLetter
 from epochfence.producers.fenced_producer import FencedProducer
 
@@ -67,10 +67,6 @@ def in_order(letters: Sequence[StoredLetter]) -> list[StoredLetter]:
     return sorted(letters, key=position)
 
 
-def _headers_of(letter: DeadLetter) -> list[tuple[str, str | bytes | None]]:
-    return [h for h in letter.headers if not h[0].startswith("epochfence")]
-
-
 def _send(
     producer: Producer | FencedProducer,
     letters: Sequence[StoredLetter],
@@ -83,6 +79,7 @@ def _send(
         if letter.left_out_bytes is not None:
             redriven.fail("its value was too large to be kept: see it in its topic")
             continue
+        headers: Any = without_ours(letter.headers)
         produce = partial(
             producer.produce,
             to or letter.topic,
@@ -92,7 +89,7 @@ def _send(
             letter.partition if to in (None, letter.topic) else -1,
             on_delivery=partial(redriven.note, one),
             timestamp=letter.timestamp or 0,
-            headers=_headers_of(letter),
+            headers=headers,
         )
         try:
             when_there_is_room(produce, producer.poll, timeout_s)

@@ -90,6 +90,13 @@ def batch(topic: str, *offsets: int, partition: int = 0) -> SinkBatch:
     return SinkBatch(topic, partition, messages, None, end, ())
 
 
+def written_takeover(kafka: KafkaBroker, ledger: Ledger, topic: str) -> Writer:
+    """Have two leaders write; what wrote for them."""
+    writer = Writer(kafka, topic)
+    write_takeover(writer, ledger.claim("w", holder="a"), ledger.claim("w", holder="b"))
+    return writer
+
+
 def test_a_takeover_is_copied_and_the_group_goes_on_behind_it(
     kafka: KafkaBroker,
     ledger: Ledger,
@@ -97,8 +104,7 @@ def test_a_takeover_is_copied_and_the_group_goes_on_behind_it(
     target: Target,
     rebuilds: Rebuilds,
 ) -> None:
-    writer = Writer(kafka, topic)
-    write_takeover(writer, ledger.claim("w", holder="a"), ledger.claim("w", holder="b"))
+    writer = written_takeover(kafka, ledger, topic)
     config = {**kafka.config, "group.id": f"group-{topic}"}
     runner = SinkRunner(config, ledger, target.sink(), require={topic: ["w"]})
     with running(runner, topic):
@@ -132,8 +138,7 @@ def test_a_group_that_has_committed_without_it_is_rebuilt(
     target: Target,
     rebuilds: Rebuilds,
 ) -> None:
-    writer = Writer(kafka, topic)
-    write_takeover(writer, ledger.claim("w", holder="a"), ledger.claim("w", holder="b"))
+    written_takeover(kafka, ledger, topic)
     config = {**kafka.config, "group.id": f"group-{topic}"}
     plain = Consumer(config)
     plain.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)

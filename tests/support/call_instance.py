@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from confluent_kafka import Message
 
-from epochfence import AtLeastOnceSink, Ledger, SinkBatch, SinkFenced, SinkRunner
+from epochfence import AtLeastOnceSink, Ledger, SinkBatch, SinkRunner
 from support.sink_faults import Faults
-from support.sink_instance import SINK_FENCED
+from support.sink_instance import config_of, faults_of, run
 
 STEPS = (
     "before writing",
@@ -56,19 +55,11 @@ class _FaultySink(AtLeastOnceSink):
 
 
 def main(told: dict[str, Any]) -> int:
-    number: int = getattr(signal, told.get("signal", "SIGKILL"))
-    faults = Faults(told.get("step"), told.get("times", 1), number)
+    faults = faults_of(told)
     sink = _FaultySink(told["name"], told["path"], faults)
-    config = {
-        "bootstrap.servers": told["servers"],
-        "group.id": told["group"],
-        "fetch.wait.max.ms": 20,
-        "session.timeout.ms": told.get("session_timeout_ms", 6000),
-        "heartbeat.interval.ms": 300,
-    }
     with Ledger({"bootstrap.servers": told["servers"]}, **told["names"]) as ledger:
         runner = SinkRunner(
-            config,
+            config_of(told),
             ledger,
             sink,
             require={told["topic"]: ["w"]},
@@ -88,12 +79,7 @@ def main(told: dict[str, Any]) -> int:
             return done
 
         consumer.commit_as_given = commits
-        try:
-            runner.run([told["topic"]])
-        except SinkFenced as error:
-            print(error, flush=True)
-            return SINK_FENCED
-    return 0
+        return run(runner, told["topic"])
 
 
 if __name__ == "__main__":

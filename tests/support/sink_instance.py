@@ -19,23 +19,42 @@ from support.sink_stores import STORES
 SINK_FENCED = 3
 
 
-def main(told: dict[str, Any]) -> int:
+def faults_of(told: dict[str, Any]) -> Faults:
+    """The faults that an instance is told to meet."""
     number: int = getattr(signal, told.get("signal", "SIGKILL"))
-    faults = Faults(told.get("step"), told.get("times", 1), number)
-    config = {
+    return Faults(told.get("step"), told.get("times", 1), number)
+
+
+def config_of(told: dict[str, Any]) -> dict[str, Any]:
+    """The settings of its member of the group."""
+    return {
         "bootstrap.servers": told["servers"],
         "group.id": told["group"],
         "fetch.wait.max.ms": 20,
         "session.timeout.ms": told.get("session_timeout_ms", 6000),
         "heartbeat.interval.ms": 300,
     }
+
+
+def run(runner: SinkRunner, topic: str) -> int:
+    """Run to the end; the exit code for it."""
+    try:
+        runner.run([topic])
+    except SinkFenced as error:
+        print(error, flush=True)
+        return SINK_FENCED
+    return 0
+
+
+def main(told: dict[str, Any]) -> int:
+    faults = faults_of(told)
     store = STORES[told["store"]](told["address"])
     with (
         store.open(faults, told.get("timeout_s", 5.0), told) as sink,
         Ledger({"bootstrap.servers": told["servers"]}, **told["names"]) as one,
     ):
         runner = SinkRunner(
-            config,
+            config_of(told),
             one,
             sink,
             require={told["topic"]: [told["scope"]]},
@@ -53,12 +72,7 @@ def main(told: dict[str, Any]) -> int:
             return done
 
         consumer.commit = commits
-        try:
-            runner.run([told["topic"]])
-        except SinkFenced as error:
-            print(error, flush=True)
-            return SINK_FENCED
-    return 0
+        return run(runner, told["topic"])
 
 
 if __name__ == "__main__":
