@@ -402,10 +402,12 @@ def _letter_bytes(config: Config, topic: str, timeout_s: float) -> int:
             "dead_letters", topic, "no name of a topic", "Name one."
         )
     keeper = TopicKeeper(connection_settings(config), timeout_s)
-    problem = ""
+    problem, settings = "", {}
     if keeper.facts(topic) is None:
         problem = "there is no such topic"
-    elif keeper.is_compacted(topic):
+    else:
+        settings = keeper.settings(topic) or {}  # none, where they may not be read
+    if "compact" in settings.get("cleanup.policy", ""):
         problem = "its cleanup.policy has compact, which takes letters away"
     if problem:
         raise MisconfiguredError(
@@ -413,7 +415,6 @@ def _letter_bytes(config: Config, topic: str, timeout_s: float) -> int:
             "Name a topic with cleanup.policy=delete, and a retention.ms that leaves "
             "time to decide.",
         )  # fmt: skip
-    settings = keeper.settings(topic) or {}
     return int(settings.get("max.message.bytes", 1_000_000))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +35,7 @@ from epochfence.letter_stores import (
 from epochfence.redriving import Redriven, send_as_leader, send_unstamped
 from epochfence.terminal import (
     EXIT_FAILED,
+    as_utc,
     print_note,
     print_table,
     reported_errors,
@@ -423,7 +423,6 @@ def _print(letters: Sequence[StoredLetter]) -> None:
     rows: list[tuple[str, ...]] = []
     for one in letters:
         letter = one.letter
-        at = datetime.fromtimestamp(letter.rejected_at / 1000, timezone.utc)
         rows.append(
             (
                 letter.name,
@@ -433,7 +432,7 @@ def _print(letters: Sequence[StoredLetter]) -> None:
                 _number(letter.epoch),
                 _number(letter.current_epoch),
                 letter.holder or "",
-                at.strftime("%Y-%m-%d %H:%M:%S"),
+                as_utc(letter.rejected_at),
                 (letter.key or b"").decode("utf-8", "backslashreplace"),
             )
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +29,7 @@ from epochfence.epochs.topics import COORDINATION_TOPIC, TABLE_TOPIC
 from epochfence.epochs.values import Claim
 from epochfence.terminal import (
     EXIT_FAILED,
+    as_utc,
     print_note,
     print_table,
     reported_errors,
@@ -102,21 +102,13 @@ def _print_grants(told: LedgerSource, grants: list[Claim]) -> None:
             grant.scope,
             str(grant.epoch),
             grant.holder,
-            _utc(grant.claimed_at),
+            as_utc(grant.claimed_at),
             grant.grant_id,
             ", ".join(f"{name}={text}" for name, text in grant.attributes.items()),
         )
         for grant in grants
     ]
     print_table(head, rows, right={"epoch"})
-
-
-def _utc(milliseconds: int) -> str:
-    try:
-        moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return str(milliseconds)
-    return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
 @app.command()

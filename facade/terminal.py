@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Container, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
 
@@ -48,6 +49,15 @@ def printable(text: str) -> str:
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
         for char in text
     )
+
+
+def as_utc(milliseconds: int) -> str:
+    """Milliseconds since 1970 for people; anybody's clock, it may be no time at all."""
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return str(milliseconds)
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def print_table(

@@ -313,6 +313,19 @@ def test_records_that_are_no_letters_are_told_of(in_topic: Place) -> None:
     assert len(in_topic.listed()) == 5
 
 
+def test_a_letter_of_no_time(in_topic: Place) -> None:
+    """A clock may say anything; so may whoever writes to the topic."""
+    dead = in_topic.options[1]
+    record: Any = read_all(in_topic.kafka, dead)[0]
+    details = json.loads(dict(record.headers())["epochfence-dead-letter"])
+    text = json.dumps({**details, "offset": 99, "rejected_at": 2**62})
+    headers: Any = [("epochfence-dead-letter", text)]
+    producer = Producer({**in_topic.kafka.config})
+    producer.produce(dead, b"v", headers=headers)
+    assert producer.flush(30) == 0
+    assert str(2**62) in in_topic.command("list")
+
+
 def test_a_scope_that_its_readers_do_not_know(in_topic: Place) -> None:
     said = in_topic.command(
         "redrive", "--all", "--as-leader", "another", "-y", *in_topic.cluster, code=2

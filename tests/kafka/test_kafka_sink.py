@@ -23,6 +23,7 @@ from epochfence import (
 )
 from epochfence.consumers.dead_letters import letter_of_message
 from epochfence.consumers.kafka_output import Output
+from epochfence.epochs.topics import TopicKeeper
 from support.brokers import KafkaBroker
 from support.fenced_topic import (
     TAKEOVER_ADMITTED,
@@ -441,6 +442,20 @@ def test_dead_letter_topics_that_will_not_do(
             sink.write([batch(topic, 3)])
         member.close()
     assert target.values() == []
+
+
+def test_a_dead_letter_topic_whose_settings_may_not_be_read(
+    kafka: KafkaBroker, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not known of it is no fault of it."""
+
+    def unreadable(*_: object) -> None:
+        """None, as for a client that may not."""
+
+    monkeypatch.setattr(TopicKeeper, "settings", unreadable)
+    dead = kafka.create_topic("dead")
+    with KafkaSink(kafka.config, target.copy, dead_letters=dead) as sink:
+        assert sink.keeps_rejected
 
 
 def test_a_letter_that_is_too_large_is_kept_without_its_value(
