@@ -42,6 +42,7 @@ from benchmarks.databases import (
 from benchmarks.kafka_topics import GateCopy, KafkaTopic
 from benchmarks.measuring import SCOPE, Bench, Figure, compare, in_turns, postgres
 from epochfence import Ledger, SinkBatch, SinkRunner
+from epochfence.consumers.sink import OverlappingSink
 
 MESSAGES = 100_000
 BATCH = 1000
@@ -136,16 +137,22 @@ def _by_sink(bench: Bench, ledger: Ledger, database: Database, clock: _Clock) ->
     rates: list[float] = []
     config = {**bench.config, "group.id": f"{bench.topic}-{time.time_ns()}"}
     with database.sink(clock.applied) as sink:
-        write = sink.write
+        assert isinstance(sink, OverlappingSink)
+        begin_write = sink.begin_write
 
-        def timed(batches: Sequence[SinkBatch]) -> None:
-            """Take the rate as soon as all is stored; then the run is over."""
-            write(batches)
-            if clock.rows == MESSAGES:
-                rates.append(clock.rate)
-                runner.stop()
+        def timed(batches: Sequence[SinkBatch]) -> Callable[[], None]:
+            end = begin_write(batches)
 
-        vars(sink)["write"] = timed
+            def timed_end() -> None:
+                """Take the rate as soon as all is stored; then the run is over."""
+                end()
+                if clock.rows == MESSAGES:
+                    rates.append(clock.rate)
+                    runner.stop()
+
+            return timed_end
+
+        vars(sink)["begin_write"] = timed
         runner = SinkRunner(
             config, ledger, sink, require={bench.topic: [SCOPE]}, batch_size=BATCH
         )

@@ -31,7 +31,11 @@ class Piece(NamedTuple):
 
 
 def cut(
-    batch: list[Message], *, is_one_topic: bool = False, only: Place | None = None
+    batch: list[Message],
+    *,
+    is_one_topic: bool = False,
+    only: Place | None = None,
+    are_alike: bool | None = None,
 ) -> Iterator[Piece]:
     """Cut a batch of the client.
 
@@ -39,8 +43,8 @@ def cut(
         batch: What it gave.
         is_one_topic: Whether all is known to be of one topic.
         only: The one partition that all records are known to be of.
+        are_alike: Whether all share their headers, None: not known.
     """
-    are_alike = share_headers(batch)
     # An event has no headers, and no other trace: without headers it is asked for at
     # each, in the client's speed.
     is_stamped = are_alike and bool(batch[0].headers())

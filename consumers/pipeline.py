@@ -17,7 +17,7 @@ from epochfence.consumers.ledger_view import LedgerView
 from epochfence.consumers.looks import TopicLooks, TopicMadeAnew
 from epochfence.consumers.outbox import Outbox, place_of
 from epochfence.consumers.partition import AssignedPartition
-from epochfence.consumers.pieces import Piece, cut
+from epochfence.consumers.pieces import Piece, cut, share_headers
 from epochfence.consumers.rejections import Rejections
 from epochfence.consumers.sieve import Sifted
 from epochfence.epochs.errors import EpochfenceError, MisconfiguredError
@@ -239,7 +239,10 @@ class Pipeline:
         """The inbox, cut where the partition changes; None: events of the client."""
         is_one_topic = len(self._settings) == 1
         only = None if self._only is None else self._only.place
-        for piece in cut(self._inbox, is_one_topic=is_one_topic, only=only):
+        are_alike = share_headers(self._inbox)
+        for piece in cut(
+            self._inbox, is_one_topic=is_one_topic, only=only, are_alike=are_alike
+        ):
             if piece.place is None:
                 yield None, piece
                 continue

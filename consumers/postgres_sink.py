@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -70,8 +71,10 @@ INSERT INTO {schema}.positions (topic, partition, topic_id, leader_epoch, next_o
 SELECT * FROM unnest(
     %s::text[], %s::integer[], %s::text[], %s::bigint[], %s::bigint[]
 )
+WHERE txid_current() = %s
 ON CONFLICT (topic, partition) DO UPDATE SET topic_id = excluded.topic_id,
     leader_epoch = excluded.leader_epoch, next_offset = excluded.next_offset
+RETURNING 1
 """
 # To EXCEPT, a null is like another.
 _STORE_STARTS = """
@@ -185,16 +188,26 @@ class PostgresSink:
             Exception: Whatever the function that applies messages raises, errors of
                 its statements among them: nothing has changed.
         """
-        if not batches:
-            return
-        with self._lock, self._connections.transaction() as connection:
+        if batches:
+            self.begin_write(batches)()
+
+    def begin_write(self, batches: Sequence[SinkBatch]) -> Callable[[], None]:
+        """Do all that `write` does but commit, which is what it gives back.
+
+        Raises:
+            Exception: As `write`.
+        """
+        with ExitStack() as transaction:
+            transaction.enter_context(self._lock)
+            begin = self._connections.transaction()
+            connection = transaction.enter_context(begin)
             transaction_id = self._check(connection, batches)
             for batch in batches:
                 if batch.messages:
                     with connection.cursor() as cursor:
                         self._apply(cursor, batch.messages)
-            self._check_goes_on(connection, transaction_id)
-            self._store(connection, batches)
+            self._store(connection, batches, transaction_id)
+            return transaction.pop_all().close
 
     def _check(self, connection: Connection, batches: Sequence[SinkBatch]) -> int:
         """Compare under a lock that lasts; give the transaction's id."""
@@ -212,25 +225,23 @@ class PostgresSink:
             batch.check(found.get(batch.place))
         return int(rows[0][0])
 
-    def _check_goes_on(self, connection: Connection, transaction_id: int) -> None:
+    def _store(
+        self, connection: Connection, batches: Sequence[SinkBatch], transaction_id: int
+    ) -> None:
+        positions = _columns([(*batch.place, *batch.position) for batch in batches])
         # In place of a transaction that was ended, there is none, or another: then
-        # the question itself gets another id. (psycopg refuses `commit()` and
+        # the statement itself gets another id. (psycopg refuses `commit()` and
         # `rollback()` here; it does not know of a statement that does the same.)
-        if self._own(connection, "SELECT txid_current()") == [(transaction_id,)]:
-            return
-        raise MisconfiguredError(
-            "apply", ..., "it has ended the transaction: if it was committed, its "
-            "changes stand without the position, and would come again",
-            "Have it neither commit nor roll back.",
-        )  # fmt: skip
-
-    def _store(self, connection: Connection, batches: Sequence[SinkBatch]) -> None:
+        if not self._own(connection, _STORE_POSITIONS, [*positions, transaction_id]):
+            raise MisconfiguredError(
+                "apply", ..., "it has ended the transaction: if it was committed, its "
+                "changes stand without the position, and would come again",
+                "Have it neither commit nor roll back.",
+            )  # fmt: skip
         starts = [row_of_start(s) for batch in batches for s in batch.new_starts]
         if starts:
             places = _columns([batch.place for batch in batches])
             self._own(connection, _STORE_STARTS, [*_columns(starts), *places])
-        positions = [(*batch.place, *batch.position) for batch in batches]
-        self._own(connection, _STORE_POSITIONS, _columns(positions))
         letters = [row_of_letter(one) for batch in batches for one in batch.rejected]
         if letters:
             self._own(connection, _STORE_DEAD_LETTERS, _columns(letters))

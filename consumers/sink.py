@@ -9,7 +9,7 @@ instances that both believe to own a partition, the one that is behind changes n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -125,7 +125,8 @@ class Sink(Protocol):
     pass. A `SinkRunner` calls it from one thread at a time.
 
     One that has an attribute `keeps_rejected`, which is true, gets rejected records too
-    (`SinkBatch.rejected`), to store them in the same transaction.
+    (`SinkBatch.rejected`), to store them in the same transaction. One that has a method
+    `begin_write` is written to by it: see `OverlappingSink`.
     """
 
     def load(self, topic: str, partition: int) -> SinkState | None:
@@ -149,5 +150,25 @@ class Sink(Protocol):
                 was stored, or nothing.
             Exception: Any other, such as one of the function that applies messages:
                 nothing has changed.
+        """
+        ...
+
+
+@runtime_checkable
+class OverlappingSink(Sink, Protocol):
+    """A sink whose transactions end while the next messages are read.
+
+    Not needed, but faster: what the end of a transaction waits for, such as a disk, is
+    waited for in another thread.
+    """
+
+    def begin_write(self, batches: Sequence[SinkBatch]) -> Callable[[], None]:
+        """Begin what `write` does; what it gives, called, sees to the rest.
+
+        A `SinkRunner` calls that once, in a thread of its own, and calls nothing else
+        of the sink until it has returned. Nothing counts as stored before.
+
+        Raises:
+            Exception: As `write`, which goes for what it gives, too.
         """
         ...

@@ -29,6 +29,7 @@ from epochfence.consumers.settings import Require, without_auto_commit
 from epochfence.consumers.signals import handled
 from epochfence.consumers.sink import Sink, SinkBatch
 from epochfence.consumers.waiting_letters import WaitingLetters
+from epochfence.consumers.writing import Writing
 from epochfence.epochs.connection import Config
 from epochfence.epochs.errors import (
     LedgerClosed,
@@ -90,7 +91,8 @@ class SinkRunner:
     Each partition goes on where the sink has come to, whatever the group has
     committed. (Offsets are committed too, after the sink's, for those who watch lag.)
     What passes, such as a broker or a database that does not answer, is tried again
-    with growing waits, in which the group is kept. Nothing is applied twice: what is
+    with growing waits, in which the group is kept. While a batch is committed, the next one
+    is read (see `OverlappingSink`). Nothing is applied twice: what is
     stored is compared in each transaction, and read again where a transaction's
     outcome is not known.
 
@@ -173,11 +175,12 @@ class SinkRunner:
         self._membership = Membership(
             self._consumer, self._group_sink, ledger, settings, timeout_s
         )
-        # Messages that were taken over, and then their batches. A partition that is
-        # given up, or placed anew, takes what is in hand of it along: its next reader
-        # begins where the sink stands.
+        # Messages that were taken over, and then their batches, until they are stored.
+        # A partition that is given up, or placed anew, takes what is in hand of it
+        # along: its next reader begins where the sink stands.
         self._gathered: dict[Place, list[Message]] = {}
         self._in_hand: dict[Place, SinkBatch] = {}
+        self._writing = Writing(sink)
         # What the sink has stored of each partition, as far as this instance knows.
         self._stored: dict[Place, SinkPosition | None] = {}
         self._starts: dict[Place, set[EpochStart]] = {}
@@ -216,24 +219,28 @@ class SinkRunner:
                 self._run()
             self._commit(asynchronous=False)
         finally:
+            self._writing.close()
             consumer.close()
 
     def _run(self) -> None:
         wait_s = _FIRST_WAIT_S
         while not self._is_stopping:
+            failure: Exception | None = None
             try:
-                self._take_in_hand()
-                wait_s = _FIRST_WAIT_S
+                self._gather_next()
             except LedgerClosed:
                 raise
             except _PASSING as error:
-                wait_s = self._wait_after(error, wait_s)
+                failure = error
+            self._end_write()
+            if failure is not None:
+                wait_s = self._wait_after(failure, wait_s)
                 continue
-            # What is in hand now is nowhere else: an error that is not dealt with in
-            # here ends the run.
-            self._write()
+            wait_s = _FIRST_WAIT_S
+            self._begin_write()
             if time.monotonic() >= self._next_commit:
                 self._commit(asynchronous=True)
+        self._end_write()
 
     def _wait_after(self, error: Exception, wait_s: float) -> float:
         """Wait until something is tried again; how long to wait the next time."""
@@ -257,15 +264,15 @@ class SinkRunner:
             self._consumer.progress,
         )
 
-    def _take_in_hand(self) -> None:
-        """Gather what is written next."""
+    def _gather_next(self) -> None:
+        """Gather what is written next, while what is in hand is written."""
         # Where an error came between, or a partition is being placed anew, there are
         # some already. (Asked for none, the consumer would not go on.)
         held = sum(map(len, self._gathered.values()))
         self._gather(max(self._batch_size - held, 1))
-        self._in_hand = self._batches()
-        for place in self._in_hand:
-            self._gathered.pop(place, None)
+        for place in list(self._stored):
+            # Asked here, what has to be waited for comes meanwhile, too.
+            self._consumer.sink_state(TopicPartition(*place))
 
     def _gather(self, missing: int) -> None:
         """Take so many messages over, or what came in time."""
@@ -330,6 +337,7 @@ class SinkRunner:
 
     def _load(self, topic: str, partition: int) -> SinkState | None:
         """Where a partition goes on: asked by the consumer whenever it is placed."""
+        self._settle()
         state = self._sink.load(topic, partition)
         place = (topic, partition)
         self._let_go(place)
@@ -337,26 +345,52 @@ class SinkRunner:
         self._starts[place] = set() if state is None else set(state.starts)
         return state
 
-    def _write(self) -> None:
-        """Write what is in hand, but for what is not this member's any more."""
+    def _begin_write(self) -> None:
+        """Take in hand what was gathered, and begin to write it.
+
+        It is nowhere else then: an error that is not dealt with where the write ends
+        ends the run.
+        """
+        self._in_hand = self._batches()
+        for place in self._in_hand:
+            self._gathered.pop(place, None)
+        if self._in_hand:
+            self._writing.begin(self._sorted())
+            if self._writing.is_over:
+                self._end_write()
+
+    def _sorted(self) -> list[SinkBatch]:
+        return [batch for _, batch in sorted(self._in_hand.items())]
+
+    def _end_write(self) -> None:
+        """See that what is in hand is written, but for what was given up meanwhile."""
         wait_s = _FIRST_WAIT_S
         is_known = True
-        while self._in_hand and not (self._is_stopping and not is_known):
+        while self._in_hand or self._writing.is_under_way:
             try:
                 if not is_known:
+                    if self._is_stopping:
+                        return
                     self._compare()
                     is_known = True
-                batches = [batch for _, batch in sorted(self._in_hand.items())]
-                if batches:
-                    self._sink.write(batches)
-                    self._done(batches)
+                if not self._writing.is_under_way and self._in_hand:
+                    self._writing.begin(self._sorted())
+                if self._writing.is_under_way:
+                    self._done(self._writing.end())
             except SinkFenced as error:
-                if self._in_hand.pop((error.topic, error.partition), None) is None:
+                place = (error.topic, error.partition)
+                if all(batch.place != place for batch in self._writing.batches):
                     raise  # of nothing that was written
+                self._in_hand.pop(place, None)
                 self._reload(error)
             except SinkUnavailable as error:
                 is_known = False
                 wait_s = self._wait_after(error, wait_s)
+
+    def _settle(self) -> None:
+        """Wait for what is being written. (`_end_write` meets what went wrong.)"""
+        if self._writing.has_succeeded:
+            self._done(self._writing.end())
 
     def _compare(self) -> None:
         """See what became of a transaction whose outcome is not known.
@@ -428,11 +462,13 @@ class SinkRunner:
     # The group.
 
     def _revoked(self, _: FencedConsumer, partitions: list[TopicPartition]) -> None:
+        self._settle()
         places = [(tp.topic, tp.partition) for tp in partitions]
         self._commit(places, asynchronous=False)
         self._give_up(places)
 
     def _lost(self, _: FencedConsumer, partitions: list[TopicPartition]) -> None:
+        self._settle()
         self._give_up([(tp.topic, tp.partition) for tp in partitions])
 
     def _give_up(self, places: Sequence[Place]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from os import PathLike, fspath
 from types import TracebackType
@@ -239,24 +239,41 @@ class SqliteSink:
             Exception: Whatever the function that applies messages raises: nothing has
                 changed.
         """
-        with self._lock:
-            self._is_applying = False
-            try:
-                # At once: what is compared must not change before it is written.
-                with self._transaction("BEGIN IMMEDIATE") as cursor:
-                    for batch in batches:
-                        batch.check(_position(cursor, *batch.place))
-                    with self._kept_open():
-                        for batch in batches:
-                            if batch.messages:
-                                cursor_of_its_own = self._database.cursor()
-                                self._apply(cursor_of_its_own, batch.messages)
-                    for batch in batches:
-                        _store(cursor, batch)
-            except sqlite3.OperationalError as error:
-                if self._is_applying and str(error) not in _OF_THE_FILE:
-                    raise  # a statement of the user's is wrong
-                raise self._unavailable(error) from error
+        self.begin_write(batches)()
+
+    def begin_write(self, batches: Sequence[SinkBatch]) -> Callable[[], None]:
+        """Do all that `write` does but commit, which is what it gives back.
+
+        Raises:
+            Exception: As `write`.
+        """
+        with ExitStack() as transaction:
+            transaction.enter_context(self._lock)
+            transaction.enter_context(self._told_apart())
+            # At once: what is compared must not change before it is written.
+            begin = self._transaction("BEGIN IMMEDIATE")
+            cursor = transaction.enter_context(begin)
+            for batch in batches:
+                batch.check(_position(cursor, *batch.place))
+            with self._kept_open():
+                for batch in batches:
+                    if batch.messages:
+                        cursor_of_its_own = self._database.cursor()
+                        self._apply(cursor_of_its_own, batch.messages)
+            for batch in batches:
+                _store(cursor, batch)
+            return transaction.pop_all().close
+
+    @contextmanager
+    def _told_apart(self) -> Generator[None, None, None]:
+        """Tell errors of the file from those of the application's statements."""
+        self._is_applying = False
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if self._is_applying and str(error) not in _OF_THE_FILE:
+                raise  # a statement of the user's is wrong
+            raise self._unavailable(error) from error
 
     @contextmanager
     def _kept_open(self) -> Generator[None, None, None]:

@@ -33,11 +33,11 @@ def test_where_the_partition_changes(
 ) -> None:
     assert list(cut([], is_one_topic=is_one_topic)) == []
     one = [at(1, headers=headers), at(1, headers=headers)]
-    (piece,) = cut(one, is_one_topic=is_one_topic)
+    (piece,) = cut(one, is_one_topic=is_one_topic, are_alike=True)
     assert (piece.place, piece.are_alike) == (("t", 1), True)
     assert piece.messages is one
     mixed = [at(0), at(1), at(1), at(0)]
-    assert list(cut(mixed, is_one_topic=is_one_topic)) == [
+    assert list(cut(mixed, is_one_topic=is_one_topic, are_alike=True)) == [
         Piece(("t", 0), mixed[:1], True),
         Piece(("t", 1), mixed[1:3], True),
         Piece(("t", 0), mixed[3:], True),
@@ -45,14 +45,15 @@ def test_where_the_partition_changes(
     if not is_one_topic:
         two = [at(0), at(0, "u"), at(0, "u")]
         assert list(cut(two)) == [
-            Piece(("t", 0), two[:1], True),
-            Piece(("u", 0), two[1:], True),
+            Piece(("t", 0), two[:1], None),
+            Piece(("u", 0), two[1:], None),
         ]
 
 
 def test_what_is_known_is_not_asked() -> None:
     batch = [at(0), at(0)]
-    assert list(cut(batch, only=("t", 7))) == [Piece(("t", 7), batch, True)]
+    pieces = list(cut(batch, only=("t", 7), are_alike=True))
+    assert pieces == [Piece(("t", 7), batch, True)]
 
 
 def test_an_error_is_true() -> None:
@@ -69,12 +70,15 @@ KINDS: dict[str, Callable[[], Message]] = {
 }
 
 
-@given(st.lists(st.sampled_from(sorted(KINDS)), max_size=8), st.booleans())
+@given(
+    st.lists(st.sampled_from(sorted(KINDS)), max_size=8), st.booleans(), st.booleans()
+)
 def test_nothing_is_lost_and_no_event_is_taken_for_a_record(
-    kinds: list[str], is_one_topic: bool
+    kinds: list[str], is_one_topic: bool, has_compared: bool
 ) -> None:
     batch = [KINDS[kind]() for kind in kinds]
-    pieces = list(cut(batch, is_one_topic=is_one_topic))
+    are_alike = share_headers(batch) if has_compared else None
+    pieces = list(cut(batch, is_one_topic=is_one_topic, are_alike=are_alike))
     assert [m for piece in pieces for m in piece.messages] == batch
     for piece in pieces:
         assert piece.messages

@@ -25,9 +25,8 @@ STEPS = {
         "limit": "SET LOCAL",
         "lock": "FOR UPDATE",
         "insert": "INSERT INTO applied",
-        "ask": "SELECT txid_current()\0",
-        "starts": "EXCEPT",
         "position": "excluded.next_offset",
+        "starts": "EXCEPT",
         "commit": COMMIT,
     },
     # Before and after these, it goes as with a function.

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -52,9 +53,17 @@ def producer(memory_log: MemoryLog, memory_ledger: MemoryLedger) -> MemoryProduc
     return leader
 
 
-@pytest.fixture
-def sink() -> MemorySink:
-    return MemorySink()
+class OverlappingMemorySink(MemorySink):
+    """Writes in the runner's other thread."""
+
+    def begin_write(self, batches: Sequence[SinkBatch]) -> Callable[[], None]:
+        return partial(self.write, batches)
+
+
+@pytest.fixture(params=[MemorySink, OverlappingMemorySink])
+def sink(request: pytest.FixtureRequest) -> MemorySink:
+    made: MemorySink = request.param()
+    return made
 
 
 @pytest.fixture
@@ -195,7 +204,116 @@ def test_two_instances_on_one_store_apply_everything_once(
     assert sink.values("orders") == [name.encode() for name in names]
 
 
-class HalfDown(MemorySink):
+class Slow(OverlappingMemorySink):
+    """Does not come to the end of a write before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = threading.Event()
+        self.has_begun = threading.Event()
+        self.calls: list[str] = []
+
+    def load(self, topic: str, partition: int) -> SinkState | None:
+        self.calls.append("load")
+        return super().load(topic, partition)
+
+    def write(self, batches: Sequence[SinkBatch]) -> None:
+        self.has_begun.set()
+        assert self.may_end.wait(30)
+        super().write(batches)
+        self.calls.append("written")
+
+
+def test_the_next_batch_is_read_while_one_is_written(
+    producer: MemoryProducer, new_runner: NewRunner
+) -> None:
+    write(producer, "a", "b", "c", "d")
+    sink = Slow()
+    runner = new_runner(sink=sink, batch_size=2)
+    with running(runner, "orders"):
+        assert sink.has_begun.wait(30)
+        wait_until(lambda: runner.progress.counts.get("ok") == 4, 30, "all are judged")
+        assert runner.progress.messages == 0
+        assert next_offset(sink) is None
+        sink.may_end.set()
+        wait_for(sink, 5)
+    assert sink.values("orders") == [b"a", b"b", b"c", b"d"]
+
+
+def test_partitions_are_given_up_once_the_write_has_ended(
+    producer: MemoryProducer, memory_log: MemoryLog, new_runner: NewRunner
+) -> None:
+    """Else the next one to have them would begin before it."""
+    write(producer, "a", "b")
+    sink = Slow()
+    with running(new_runner(sink=sink, batch_size=1), "orders"):
+        assert sink.has_begun.wait(30)
+        sink.calls.clear()
+        memory_log.rebalance("g")
+        write(producer, "c")
+        # Time enough for what must not happen before.
+        threading.Timer(0.3, sink.may_end.set).start()
+        wait_for(sink, 4)
+        wait_until(lambda: "load" in sink.calls, 30, "the partitions are loaded again")
+    assert sink.calls[0] == "written"
+    assert sink.values("orders") == [b"a", b"b", b"c"]
+
+
+def test_a_partition_that_comes_meanwhile_is_loaded_once_the_write_has_ended(
+    producer: MemoryProducer, memory_log: MemoryLog, new_runner: NewRunner
+) -> None:
+    """A sink does one thing at a time. (Cooperatively, others stay where they are.)"""
+    memory_log.create_topic("payments")
+    write(producer, "a", "b", "c")
+    sink = Slow()
+    runner = new_runner(
+        sink=sink, batch_size=3, batch_wait_s=5, require={**REQUIRE, "payments": ["w"]}
+    )
+    consumer: Any = vars(runner)["_consumer"]
+    with running(runner, "orders"):
+        assert sink.has_begun.wait(30)
+        sink.calls.clear()
+        consumer.incremental_assign([TopicPartition("payments", 0)])
+        # The runner is in the middle of gathering.
+        threading.Timer(1, sink.may_end.set).start()
+        wait_until(lambda: "load" in sink.calls, 30, "it is loaded")
+    assert sink.calls[0] == "written"
+
+
+def test_the_last_write_is_waited_for_as_well(
+    producer: MemoryProducer, new_runner: NewRunner
+) -> None:
+    class Broken(OverlappingMemorySink):
+        def write(self, batches: Sequence[SinkBatch]) -> None:
+            threading.Event().wait(0.2)  # it is not over when it was begun
+            raise ZeroDivisionError
+
+    write(producer, "a")
+    with (
+        pytest.raises(ZeroDivisionError),
+        running(new_runner(sink=Broken(), batch_wait_s=3600), "orders") as run,
+    ):
+        wait_until(
+            lambda: run.runner.progress.counts.get("ok") == 1, 30, "it is judged"
+        )
+
+
+def test_the_end_waits_for_what_is_being_written(
+    producer: MemoryProducer, memory_log: MemoryLog, new_runner: NewRunner
+) -> None:
+    write(producer, "a")
+    sink = Slow()
+    run = Run(new_runner(sink=sink), ["orders"])
+    assert sink.has_begun.wait(30)
+    run.runner.stop()
+    threading.Timer(0.1, sink.may_end.set).start()
+    run.end()
+    assert run.error is None
+    assert sink.values("orders") == [b"a"]
+    assert memory_log.committed("g", "orders", 0).offset == 2
+
+
+class HalfDown(OverlappingMemorySink):
     """Can be read, and not written to while it is down."""
 
     def __init__(self) -> None:
@@ -342,7 +460,7 @@ def test_a_sink_ahead_of_its_log_is_not_applied_to_again(
 def test_a_sink_that_accuses_what_was_not_written(
     producer: MemoryProducer, new_runner: NewRunner
 ) -> None:
-    class Misspelling(MemorySink):
+    class Misspelling(OverlappingMemorySink):
         def write(self, batches: Sequence[SinkBatch]) -> None:
             raise SinkFenced("Orders", 0, (None, None, None), (None, None, 7))
 
@@ -370,7 +488,7 @@ def test_a_long_batch_is_cut_short_by_the_end(
 def test_what_the_sink_raises_ends_the_run(
     producer: MemoryProducer, sink: MemorySink, new_runner: NewRunner
 ) -> None:
-    class Broken(MemorySink):
+    class Broken(OverlappingMemorySink):
         def write(self, batches: Sequence[SinkBatch]) -> None:
             raise ZeroDivisionError
 
@@ -537,7 +655,7 @@ def test_what_the_function_raises_ends_the_run_whatever_it_is(
     What was in hand would be gone, and the next batch be stored behind it.
     """
 
-    class Asking(MemorySink):
+    class Asking(OverlappingMemorySink):
         def write(self, batches: Sequence[SinkBatch]) -> None:
             if not self.failures:
                 self.failures += 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Generator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -14,13 +15,13 @@ from confluent_kafka import Message
 from epochfence import (
     KafkaSink,
     PostgresSink,
-    Sink,
     SinkBatch,
     SinkState,
     SqliteSink,
 )
 from epochfence.consumers import kafka_sink
 from epochfence.consumers.gate import GateSink
+from epochfence.consumers.sink import OverlappingSink
 from support.postgres_proxy import Proxy
 from support.sinks import apply_postgres, apply_sqlite
 
@@ -45,8 +46,8 @@ _POSTGRES_STATEMENTS = (
     "SET LOCAL",
     "ON CONFLICT DO NOTHING",
     "FOR UPDATE",
-    "EXCEPT",
     "excluded.next_offset",
+    "EXCEPT",
     "COMMIT",
 )
 #: The server has done it, and the client does not know.
@@ -108,7 +109,7 @@ class Faults:
 class FaultySink:
     """A sink that tells its steps."""
 
-    def __init__(self, sink: Sink, faults: Faults) -> None:
+    def __init__(self, sink: OverlappingSink, faults: Faults) -> None:
         self.keeps_rejected: bool = vars(sink)["keeps_rejected"]
         self._sink = sink
         self._faults = faults
@@ -120,12 +121,19 @@ class FaultySink:
         return state
 
     def write(self, batches: Sequence[SinkBatch]) -> None:
+        self.begin_write(batches)()
+
+    def begin_write(self, batches: Sequence[SinkBatch]) -> Callable[[], None]:
         self._faults("before writing")
-        self._faults.is_writing = True
-        try:
-            self._sink.write(batches)
-        finally:
-            self._faults.is_writing = False
+        with ExitStack() as writing:
+            self._faults.is_writing = True
+            writing.callback(setattr, self._faults, "is_writing", False)
+            end = self._sink.begin_write(batches)
+            return partial(self._end, end, writing.pop_all())
+
+    def _end(self, end: Callable[[], None], writing: ExitStack) -> None:
+        with writing:
+            end()
         self._faults("after writing")
 
 
