@@ -91,10 +91,10 @@ class SinkRunner:
     Each partition goes on where the sink has come to, whatever the group has
     committed. (Offsets are committed too, after the sink's, for those who watch lag.)
     What passes, such as a broker or a database that does not answer, is tried again
-    with growing waits, in which the group is kept. While a batch is committed, the next one
-    is read (see `OverlappingSink`). Nothing is applied twice: what is
+    with growing waits, in which the group is kept. Nothing is applied twice: what is
     stored is compared in each transaction, and read again where a transaction's
-    outcome is not known.
+    outcome is not known. While a batch is committed, the next one is read: see
+    `OverlappingSink`.
 
     Args:
         config: As for `FencedConsumer`. `auto.offset.reset` (where the sink knows
