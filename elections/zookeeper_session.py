@@ -37,6 +37,13 @@ _OURS = ("hosts", "timeout", "client_id", "handler", "read_only")
 #: How often it is looked whether a client has connected.
 _POLL_S = 0.02
 
+#: How often a wait for an answer looks whether there is a connection.
+_SLICE_S = 0.2
+
+#: How long a question waits for a connection that was lost: the next server is soon
+#: found, as a rule.
+_RECONNECT_S = 1.0
+
 #: How long leaving may hold up its caller; a thread goes on with it after that.
 _LEAVE_S = 3.0
 _AGAIN_S = 0.2
@@ -175,10 +182,9 @@ class ZookeeperSession:
             PlaceLostError: The session is over, or what was asked about is gone.
             MisconfiguredError: It is refused, and would be again.
         """
+        self._wait_for_connection()
         try:
-            return question(*arguments, **named).get(timeout=self._answer_s)
-        except KazooTimeoutError as error:
-            raise NoAnswerError(f"no answer within {self._answer_s:g} s") from error
+            return self._answer_to(question(*arguments, **named))
         except AuthFailedError as error:
             raise _not_let_in() from error
         except (NoAuthError, InvalidACLError) as error:
@@ -197,6 +203,27 @@ class ZookeeperSession:
             raise PlaceLostError(type(error).__name__) from error
         except KazooException as error:
             raise NoAnswerError(f"{type(error).__name__} {error}".strip()) from error
+
+    def _answer_to(self, asked: Any) -> Any:
+        deadline = time.monotonic() + self._answer_s
+        while True:
+            try:
+                return asked.get(timeout=_SLICE_S)
+            except KazooTimeoutError:
+                # What is asked just after a connection was lost is kept, too.
+                self._wait_for_connection()
+                if time.monotonic() >= deadline:
+                    raise NoAnswerError(
+                        f"no answer within {self._answer_s:g} s"
+                    ) from None
+
+    def _wait_for_connection(self) -> None:
+        """Have nothing asked without one: kazoo would keep it, and not answer."""
+        deadline = time.monotonic() + min(_RECONNECT_S, self._answer_s)
+        while self._client.client_state == KeeperState.CONNECTING:
+            if time.monotonic() >= deadline:
+                raise NoAnswerError("the connection is lost, and there is no other yet")
+            time.sleep(_POLL_S)
 
     def leave(self, parent: str, name: str) -> None:
         """Have the node gone whose name begins so: bounded, and silent.
