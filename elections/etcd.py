@@ -67,8 +67,9 @@ class EtcdElection(LineElection):
         scope: The office: what is led.
         user: A user of etcd, where it has users.
         password: The user's.
-        ca: A file with the authority that signed the servers' certificates; else those
-            that Python's requests trusts.
+        ca: A file with the authority that signed the servers' certificates (then no
+            proxy that the environment names is used); else those that Python's requests
+            trusts.
         cert: A file with this client's certificate, where the servers ask for one.
         key: A file with the certificate's key.
         ttl_s: How long etcd hears nothing of a candidate before it is dead; whole

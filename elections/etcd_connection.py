@@ -40,7 +40,9 @@ _TLS_REFUSED = re.compile(
     r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|CERTIFICATE_REQUIRED"
     r"|BAD_CERTIFICATE|UNKNOWN_CA|HTTPS server"
 )
-_SYSTEM_SAYS = re.compile(r"\[Errno -?\d+\] [^'\")]+")
+
+#: What matters in a long text of requests.
+_POINT = re.compile(r"\[(?:Errno -?\d+|SSL\b[^]]*)\] [^'\")]+|Remote end [^'\")]+")
 _MAX_TEXT = 200
 
 
@@ -123,6 +125,8 @@ class EtcdConnection:
         self._session.auth = self._token
         if login.ca is not None:
             self._session.verify = login.ca
+            # Else what the environment names (REQUESTS_CA_BUNDLE) would come before it.
+            self._session.trust_env = False
         if login.cert is not None and login.key is not None:
             self._session.cert = (login.cert, login.key)
         self._answer_s = answer_s / len(endpoints)
@@ -195,7 +199,7 @@ class EtcdConnection:
         code, said = _said(error)
         if _TLS_REFUSED.search(said):
             raise MisconfiguredError(
-                "endpoints", ..., f"no secure connection: {_shortened(said)}",
+                "endpoints", ..., f"no secure connection: {_point(said)}",
                 "Give http:// or https:// as the server has it, for https the "
                 "authority that signed its certificate (ca=...), and where it asks for "
                 "one, a certificate of this client (cert=..., key=...).",
@@ -212,8 +216,7 @@ class EtcdConnection:
         if isinstance(error, ConnectionTimeoutError):
             return f"no answer within {self._answer_s:g} s"
         if isinstance(error, ConnectionFailedError):
-            found = _SYSTEM_SAYS.search(said)
-            return _shortened(found.group() if found else said)
+            return _point(said)
         is_strange = isinstance(error, ApiVersionDiscoveryFailedError) or (
             code is None and not isinstance(error, InternalServerError)
         )
@@ -239,6 +242,11 @@ def _said(error: Etcd3Exception) -> tuple[int | None, str]:
         return int(answer["code"]), str(answer["message"])
     except (ValueError, KeyError, TypeError):
         return None, text
+
+
+def _point(text: str) -> str:
+    found = _POINT.search(text)
+    return _shortened(found.group() if found else text)
 
 
 def _shortened(text: str) -> str:

@@ -12,6 +12,9 @@ from epochfence.elections.errors import NoAnswerError, PlaceLostError
 from epochfence.elections.keeper import Keeper
 from epochfence.epochs.errors import ElectionUnavailable, MisconfiguredError
 
+#: A place that was lost is followed by another after so long.
+_AGAIN_S = 0.1
+
 
 class Place(ABC):
     """A place in the line, got a moment ago. Errors are those of `elections.errors`.
@@ -96,6 +99,8 @@ class LineElection(Candidate):
                 return False
             if place is not None:
                 place.wait(left_s)
+            else:
+                time.sleep(min(left_s, _AGAIN_S))
 
     def _take_office(self, place: Place) -> bool:
         with self._lock:

@@ -159,17 +159,23 @@ class _ZookeeperPlace(Place):
             raise
 
     def _made(self) -> str:
-        self._session.ask(self._client.ensure_path_async, self._parent)
+        client = self._client
+        if client.chroot and self._session.ask(client.exists_async, "/") is None:
+            raise MisconfiguredError(
+                "connect", ..., f"there is no node {client.chroot}",
+                "Create the path that stands behind the servers, or give another.",
+            )  # fmt: skip
+        self._session.ask(client.ensure_path_async, self._parent)
         asked_at = now_s()
         path: str = self._session.ask(
-            self._client.create_async,
+            client.create_async,
             f"{self._parent}/{self._unique}-",
             f"{socket.gethostname()}:{os.getpid()}".encode(),
             ephemeral=True,
             sequence=True,
         )
         self.keeper.confirmed(asked_at)
-        stat = self._session.ask(self._client.exists_async, path)
+        stat = self._session.ask(client.exists_async, path)
         if stat is None:
             raise PlaceLostError("its node was deleted")
         self.number = stat.czxid

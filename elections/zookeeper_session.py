@@ -45,7 +45,7 @@ _SLICE_S = 0.2
 _RECONNECT_S = 1.0
 
 #: How long leaving may hold up its caller; a thread goes on with it after that.
-_LEAVE_S = 3.0
+_LEAVE_S = 1.0
 _AGAIN_S = 0.2
 
 

@@ -79,8 +79,8 @@ class CutNetwork:
         self._thread.join()
         self._listener.close()
         self.reset()
-        for one in self._passing:
-            one.join()
+        for passing in self._passing:
+            passing.join()
         for one in self._open:
             one.close()
 

@@ -7,10 +7,10 @@ import signal
 import socket
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import etcd3gw
 import requests
@@ -100,38 +100,49 @@ class ElectionServer(ABC):
 
 
 class Etcd(ElectionServer):
-    """One member, which is the cluster."""
+    """One member, which is the cluster.
 
-    def __init__(self, scratch: Scratch) -> None:
+    Args:
+        is_secure: Whether it speaks TLS alone, by a certificate that it makes itself.
+    """
+
+    def __init__(self, scratch: Scratch, is_secure: bool = False) -> None:
         super().__init__(scratch)
         found = shutil.which("etcd")
         if found is None:
             raise Unavailable("no etcd: install one: apt-get install etcd-server")
         self._program = found
         self.port, self._peer_port = pick_ports(2)
-        self.endpoint = f"http://{LOOPBACK}:{self.port}"
+        self._is_secure = is_secure
+        protocol = "https" if is_secure else "http"
+        self.endpoint = f"{protocol}://{LOOPBACK}:{self.port}"
+        self._data = scratch.path / "data"
+        #: The authority of its certificate, which is the certificate itself.
+        self.ca = self._data / "fixtures" / "client" / "cert.pem"
 
     def _command(self) -> list[str]:
         peer = f"http://{LOOPBACK}:{self._peer_port}"
         options = {
             "name": "one",
-            "data-dir": str(self._scratch.path / "data"),
+            "data-dir": str(self._data),
             "listen-client-urls": self.endpoint,
             "advertise-client-urls": self.endpoint,
             "listen-peer-urls": peer,
             "initial-advertise-peer-urls": peer,
             "initial-cluster": f"one={peer}",
         }
-        return [self._program, *(f"--{name}={at}" for name, at in options.items())]
+        given = [f"--{name}={at}" for name, at in options.items()]
+        return [self._program, *given, *(["--auto-tls"] if self._is_secure else [])]
 
     def _answers(self) -> bool:
         try:
-            return requests.get(f"{self.endpoint}/health", timeout=3).ok
-        except requests.RequestException:
+            verify = str(self.ca) if self._is_secure else True
+            return requests.get(f"{self.endpoint}/health", timeout=3, verify=verify).ok
+        except OSError:  # of requests, too; or the certificate is not there yet
             return False
 
     @contextmanager
-    def client(self) -> Iterator[etcd3gw.Etcd3Client]:
+    def client(self) -> Generator[etcd3gw.Etcd3Client, None, None]:
         """A client that looks into it, and changes things."""
         with requests.Session() as session:
             yield etcd3gw.Etcd3Client(
@@ -196,9 +207,9 @@ class Zookeeper(ElectionServer):
             return False
 
     @contextmanager
-    def client(self, **settings: object) -> Iterator[KazooClient]:
-        """A client that runs."""
-        client = KazooClient(self.hosts, **settings)
+    def client(self) -> Generator[Any, None, None]:
+        """A KazooClient that runs; as Any, since it has no types."""
+        client = KazooClient(self.hosts)
         client.start()
         try:
             yield client
@@ -216,13 +227,13 @@ def _started(stack: ExitStack, server: S) -> S:
     return server
 
 
-def start_etcd(stack: ExitStack) -> Etcd:
+def start_etcd(stack: ExitStack, is_secure: bool = False) -> Etcd:
     """An etcd of the tests' own.
 
     Raises:
         Unavailable: It is not installed.
     """
-    return _started(stack, Etcd(stack.enter_context(Scratch("etcd"))))
+    return _started(stack, Etcd(stack.enter_context(Scratch("etcd")), is_secure))
 
 
 def start_zookeeper(stack: ExitStack) -> Zookeeper:

@@ -16,6 +16,7 @@ and those at which elections are held, always started by the tests:
                      again for the next one
 `etcd_with_users`    one that asks who somebody is: `root`, `alice`; each one's password
                      is the name
+`secure_etcd`        one that speaks TLS alone
 """
 
 import os
@@ -145,14 +146,31 @@ def etcd(_etcd: Etcd) -> Iterator[Etcd]:
 
 
 @pytest.fixture(scope="session")
-def etcd_with_users() -> Iterator[Etcd]:
-    """An etcd that asks who somebody is."""
+def _etcd_with_users() -> Iterator[Etcd]:
     with ExitStack() as stack:
         try:
             server = start_etcd(stack)
         except Unavailable as reason:
             _do_without(str(reason))
         server.enable_users("alice")
+        yield server
+
+
+@pytest.fixture
+def etcd_with_users(_etcd_with_users: Etcd) -> Iterator[Etcd]:
+    """An etcd that asks who somebody is; it runs again for the next test."""
+    yield _etcd_with_users
+    _etcd_with_users.heal()
+
+
+@pytest.fixture(scope="session")
+def secure_etcd() -> Iterator[Etcd]:
+    """An etcd that speaks TLS alone."""
+    with ExitStack() as stack:
+        try:
+            server = start_etcd(stack, is_secure=True)
+        except Unavailable as reason:
+            _do_without(str(reason))
         yield server
 
 
