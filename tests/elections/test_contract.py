@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from itertools import cycle
 
 import psycopg
 import pytest
@@ -98,32 +99,22 @@ class TestEtcdElection(ElectionContract):
 
 
 class TestZookeeperElection(ElectionContract):
-    """By nodes, on a real server, a session for each candidacy."""
+    """By nodes, on a real server: a session each, or that of the application."""
 
     @pytest.fixture(autouse=True)
-    def _office(self, zookeeper: Zookeeper) -> None:
+    def _office(self, zookeeper: Zookeeper) -> Iterator[None]:
         self.zookeeper = zookeeper
         self.scope = f"office-{secrets.token_hex(6)}"
+        with zookeeper.client() as client:
+            self.connects = cycle([zookeeper.hosts, client])
+            yield
 
     def open(self) -> Election:
         return self.open_for(self.scope)
 
     def open_for(self, scope: str) -> Election:
-        return ZookeeperElection(self.zookeeper.hosts, scope)
+        return ZookeeperElection(next(self.connects), scope)
 
     def kill(self, candidate: Election) -> None:
         assert not candidate.lost.is_set(), "who is not elected is not found"
         delete_elected(self.zookeeper, self.scope)
-
-
-class TestZookeeperElectionByOneClient(TestZookeeperElection):
-    """The same where all candidates have one client, of the application's."""
-
-    @pytest.fixture(autouse=True)
-    def _client(self, zookeeper: Zookeeper) -> Iterator[None]:
-        with zookeeper.client() as client:
-            self.client = client
-            yield
-
-    def open_for(self, scope: str) -> Election:
-        return ZookeeperElection(self.client, scope)

@@ -11,6 +11,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import requests
 
 from epochfence import ElectionUnavailable, MisconfiguredError
 from epochfence.elections import EtcdElection
@@ -38,6 +39,15 @@ def test_the_keys_are_where_they_are_said_to_be(etcd: Etcd, scope: str) -> None:
         lease = f"{int(oldest['lease']):x}"
         assert oldest["key"].decode() == election_prefix(scope) + lease
         assert first.revision == int(oldest["create_revision"])
+
+
+def test_an_office_is_no_part_of_another(etcd: Etcd, scope: str) -> None:
+    with (
+        EtcdElection(etcd.endpoint, f"{scope}/3") as part,
+        EtcdElection(etcd.endpoint, scope) as whole,
+    ):
+        assert part.campaign(_WAIT_S)
+        assert whole.campaign(0)
 
 
 def test_a_key_that_is_deleted_deposes_though_its_lease_lives(
@@ -102,7 +112,11 @@ def test_who_is_not_let_in(
         assert candidate.lost.is_set()
 
 
-def test_a_secure_server(secure_etcd: Etcd, scope: str) -> None:
+def test_a_secure_server(
+    secure_etcd: Etcd, scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What the environment trusts must not count for more than what is given.
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", requests.certs.where())
     with EtcdElection(secure_etcd.endpoint, scope, ca=str(secure_etcd.ca)) as trusting:
         assert trusting.campaign(_WAIT_S)
     with EtcdElection(secure_etcd.endpoint, scope) as doubting:

@@ -82,16 +82,6 @@ def test_who_waits_follows_at_once(line: Line) -> None:
     assert time.monotonic() - begun < _MOMENT_S
 
 
-def test_a_candidacy_goes_on_between_calls(line: Line) -> None:
-    first, second = line.open(), line.open(line.shortest_s)
-    assert first.campaign(_WAIT_S)
-    assert not second.campaign(0)
-    first.resign()
-    # Longer than the second one lives on without being kept alive.
-    assert not first.campaign(line.shortest_s * 1.5)
-    assert second.campaign(0)
-
-
 def test_who_is_stopped_is_replaced_and_knows_when_it_wakes(line: Line) -> None:
     other = line.open()
     command = [sys.executable, str(_SCRIPT), json.dumps(line.told(line.shortest_s))]
@@ -126,8 +116,10 @@ def test_a_server_that_stands_still_deposes_by_the_clock(line: Line) -> None:
     assert candidate.lost.wait(_WAIT_S)
     assert time.monotonic() - begun < line.shortest_s + 1
     assert line.number(candidate) is None
-    with pytest.raises(ElectionUnavailable):
+    begun = time.monotonic()
+    with pytest.raises(ElectionUnavailable, match=r"no answer|no session|no other"):
         candidate.campaign(0)
+    assert time.monotonic() - begun < line.shortest_s + _MOMENT_S
     line.server.thaw()
     wait_until(lambda: _stands(line, candidate), _WAIT_S, "it is elected again")
     again = line.number(candidate)
@@ -149,7 +141,7 @@ def test_a_server_that_restarts_soon_deposes_nobody(line: Line) -> None:
     number = line.number(elected)
     assert not other.campaign(0)
     line.server.stop()
-    with pytest.raises(ElectionUnavailable):
+    with pytest.raises(ElectionUnavailable, match=r"for 'office-.*127\.0\.0\.1"):
         other.campaign(0)
     line.server.start()
     wait_until(lambda: _answers(other), _WAIT_S, "the other one has been answered")
@@ -168,28 +160,19 @@ def _answers(candidate: Any) -> bool:
     return True
 
 
-def test_a_server_that_is_down_for_long_deposes(line: Line) -> None:
-    candidate = line.open(line.shortest_s)
-    assert candidate.campaign(_WAIT_S)
-    line.server.stop()
-    assert candidate.lost.wait(line.shortest_s + 1)
-    begun = time.monotonic()
-    with pytest.raises(ElectionUnavailable, match=r"for 'office-.*127\.0\.0\.1"):
-        candidate.campaign(_WAIT_S)
-    assert time.monotonic() - begun < _MOMENT_S
-    line.server.start()
-    wait_until(lambda: _stands(line, candidate), _WAIT_S, "it is elected again")
-
-
 def test_who_is_cut_off_knows_when_another_is_elected(line: Line) -> None:
-    """Neither side is told: each goes by the other's silence."""
-    other = line.open()
+    """Neither side is told: each goes by the other's silence.
+
+    And who stands in the line stays there, without a call of `campaign`.
+    """
+    second, third = line.open(line.shortest_s), line.open()
     with CutNetwork(line.port) as network:
         cut_off = line.open(line.shortest_s, network.port)
         assert cut_off.campaign(_WAIT_S)
-        assert not other.campaign(0)
+        assert not second.campaign(0)
         network.cut()
-        assert other.campaign(_WAIT_S)
+        assert not third.campaign(line.shortest_s * 1.5)
+        assert second.campaign(_WAIT_S)
         assert cut_off.lost.wait(1)  # of which a busy machine may need some
         begun = time.monotonic()
         cut_off.close()
@@ -219,15 +202,6 @@ def test_a_server_that_is_not_there(line: Line) -> None:
     assert time.monotonic() - begun < _MOMENT_S
     candidate.resign()
     assert candidate.lost.is_set()
-
-
-def test_a_server_that_never_answers(line: Line) -> None:
-    candidate = line.open(line.shortest_s)
-    line.server.freeze()
-    begun = time.monotonic()
-    with pytest.raises(ElectionUnavailable, match="within"):
-        candidate.campaign(0)
-    assert time.monotonic() - begun < line.shortest_s + _MOMENT_S
 
 
 def test_a_forked_process_has_no_office_and_ends_none(line: Line) -> None:
