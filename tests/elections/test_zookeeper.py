@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def test_a_node_that_is_deleted_deposes_at_once(
     """Long before its session would be looked after."""
     with ZookeeperElection(zookeeper.hosts, scope, session_timeout_s=60) as candidate:
         assert candidate.campaign(_WAIT_S)
-        wait_until(lambda: _watches(client, scope) == 1, _WAIT_S, "it watches its node")
+        wait_until(lambda: _watches(client, scope) == 1, 10, "it watches its node")
         client.delete(nodes_of(zookeeper, scope)[0])
         assert candidate.lost.wait(5)
         assert candidate.campaign(_WAIT_S)
@@ -91,6 +92,29 @@ def test_a_client_of_the_applications_stays_open(
         assert nodes_of(zookeeper, scope)
     assert nodes_of(zookeeper, scope) == []
     assert client.connected
+
+
+def test_a_client_that_others_keep_busy_hides_no_silence(
+    zookeeper: Zookeeper, scope: str
+) -> None:
+    """kazoo takes each question for a ping, and stays CONNECTED: the clock does not."""
+    client = KazooClient(zookeeper.hosts, timeout=1)
+    client.start()
+    try:
+        candidate = ZookeeperElection(client, scope, session_timeout_s=1)
+        assert candidate.campaign(_WAIT_S)
+        zookeeper.freeze()
+        deadline = time.monotonic() + 3
+        while not candidate.lost.wait(0.05) and time.monotonic() < deadline:
+            client.exists_async("/")
+        assert candidate.lost.is_set()
+        assert client.connected
+        zookeeper.thaw()
+        candidate.close()
+    finally:
+        zookeeper.thaw()
+        client.stop()
+        client.close()
 
 
 def test_an_office_of_a_session_that_lasts_is_left_even_so(
