@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from math import ceil
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -39,6 +40,9 @@ _POLL_S = 0.02
 
 #: How often a wait for an answer looks whether there is a connection.
 _SLICE_S = 0.2
+
+#: So many servers at least can be tried as long as a session lasts.
+_TRIES = 3
 
 #: How long a question waits for a connection that was lost: the next server is soon
 #: found, as a rule.
@@ -89,7 +93,7 @@ def new_client(
         MisconfiguredError: It cannot be made so.
     """
     try:
-        client = KazooClient(hosts=hosts, timeout=session_s, **settings)
+        client = KazooClient(hosts=_repeated(hosts), timeout=session_s, **settings)
     except (AttributeError, ValueError):
         raise MisconfiguredError(
             "connect", hosts, "not servers of ZooKeeper",
@@ -114,9 +118,21 @@ def _check_readable(name: str, path: Any) -> None:
         ) from error
 
 
+def _repeated(hosts: str) -> str:
+    """The same servers, more than once where they are few.
+
+    One that is starting may take a connection and never answer. kazoo waits for it as
+    long as the session lasts, divided by the number of servers: alone, it would cost
+    the session.
+    """
+    servers, slash, path = hosts.partition("/")
+    times = ceil(_TRIES / len(servers.split(",")))
+    return f"{','.join([servers] * times)}{slash}{path}"
+
+
 def hosts_of(client: KazooClient) -> list[tuple[str, int]]:
-    """The servers of a client."""
-    return list(client.hosts or [])
+    """The servers of a client, each once."""
+    return list(dict.fromkeys(client.hosts or []))
 
 
 class ZookeeperSession:
@@ -228,8 +244,8 @@ class ZookeeperSession:
     def leave(self, parent: str, name: str) -> None:
         """Have the node gone whose name begins so: bounded, and silent.
 
-        Where it is not known whether a node was made, or a client of the user's is cut
-        off just now, a thread goes on with it: that session may last.
+        Where there is no connection just now, a thread goes on with it: the session may
+        last for long, and its node would block the office.
         """
         work = self._end if self._is_own else self._remove
         thread = threading.Thread(
@@ -240,6 +256,13 @@ class ZookeeperSession:
         thread.join(_LEAVE_S)
 
     def _end(self, parent: str, name: str) -> None:
+        # A client that is stopped without a connection closes no session: its node
+        # would be there until the session's time is over.
+        deadline = time.monotonic() + self._answer_s
+        while self._client.state == KazooState.SUSPENDED:
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_POLL_S)
         try:
             self._client.stop()
             self._client.close()

@@ -10,8 +10,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import certifi
 import pytest
-import requests
 
 from epochfence import ElectionUnavailable, MisconfiguredError
 from epochfence.elections import EtcdElection
@@ -116,7 +116,7 @@ def test_a_secure_server(
     secure_etcd: Etcd, scope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What the environment trusts must not count for more than what is given.
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", requests.certs.where())
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", certifi.where())
     with EtcdElection(secure_etcd.endpoint, scope, ca=str(secure_etcd.ca)) as trusting:
         assert trusting.campaign(_WAIT_S)
     with EtcdElection(secure_etcd.endpoint, scope) as doubting:

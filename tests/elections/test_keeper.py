@@ -40,21 +40,21 @@ def test_an_answer_is_not_waited_for_longer_than_the_place_lasts() -> None:
 
 
 def test_no_answer_is_not_yet_an_end_but_no_is() -> None:
-    answers = [NoAnswerError(), NoAnswerError(), True, PlaceLostError()]
+    answers = [NoAnswerError(), NoAnswerError(), None, PlaceLostError()]
     is_over = threading.Event()
 
     def confirm() -> bool:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        error = answers.pop(0)
+        if error is not None:
+            raise error
+        return True
 
     keeper = Keeper(confirm, _WAIT_S, now_s(), is_over.set)
     keeper.start()
-    while answers:
-        assert not is_over.is_set()
+    while not is_over.wait(0.01):
+        assert not keeper.is_over()
         keeper.hurry()
-    assert is_over.wait(10)
+    assert answers == []
     keeper.stop()
 
 

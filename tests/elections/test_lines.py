@@ -136,7 +136,7 @@ def _stands(line: Line, candidate: Any) -> bool:
 
 
 def test_a_server_that_restarts_soon_deposes_nobody(line: Line) -> None:
-    elected, other = line.open(), line.open()
+    elected, other = line.open(15), line.open(15)
     assert elected.campaign(_WAIT_S)
     number = line.number(elected)
     assert not other.campaign(0)
