@@ -6,22 +6,33 @@ from epochfence.elections.election import Election
 from epochfence.elections.kafka_group import KafkaElection
 
 if TYPE_CHECKING:
+    from epochfence.elections.etcd import EtcdElection as EtcdElection
     from epochfence.elections.postgres import PostgresElection as PostgresElection
+    from epochfence.elections.zookeeper import ZookeeperElection as ZookeeperElection
 else:
+    from importlib import import_module
+
+    #: By name: the module, which is also the extra's name, and what it needs.
+    _WITH_EXTRA = {
+        "EtcdElection": ("etcd", "etcd3gw"),
+        "PostgresElection": ("postgres", "psycopg"),
+        "ZookeeperElection": ("zookeeper", "kazoo"),
+    }
 
     def __getattr__(name: str) -> object:
         """Load what needs an extra when it is asked for."""
-        if name != "PostgresElection":
+        if name not in _WITH_EXTRA:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        extra, needed = _WITH_EXTRA[name]
         try:
-            from epochfence.elections.postgres import PostgresElection
+            module = import_module(f"{__name__}.{extra}")
         except ImportError as error:
             raise ImportError(
-                f"PostgresElection needs psycopg ({error}). "
-                "Install it: pip install 'epochfence[postgres]'"
+                f"{name} needs {needed} ({error}). "
+                f"Install it: pip install 'epochfence[{extra}]'"
             ) from error
-        return PostgresElection
+        return getattr(module, name)
 
 
-# PostgresElection is not among them: `import *` goes without its extra.
+# Those with an extra are not among them: `import *` goes without.
 __all__ = ["Election", "KafkaElection"]

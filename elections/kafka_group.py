@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
-from typing import NoReturn
 
 from confluent_kafka import KafkaError
 
-from epochfence.elections.arguments import checked_wait
+from epochfence.elections.candidate import Candidate
 from epochfence.elections.group_member import GroupMember
 from epochfence.epochs.connection import (
     Config,
@@ -30,7 +28,7 @@ from epochfence.epochs.values import check_scope, check_timeout
 _SHORTEST_S = 1.0
 
 
-class KafkaElection:
+class KafkaElection(Candidate):
     """Elects by a consumer group, on the cluster that is there anyway.
 
     All candidates of an office are in one group, `epochfence-election-<scope>`. Exactly
@@ -78,6 +76,7 @@ class KafkaElection:
         topic: str = COORDINATION_TOPIC,
         timeout_s: float = 10.0,
     ) -> None:
+        super().__init__()
         if not isinstance(config, Mapping):
             raise MisconfiguredError(
                 "config", config, "a mapping of settings is expected",
@@ -92,16 +91,8 @@ class KafkaElection:
         candidate_consumer(self._config, self._group, self._last_error).close()
         self._keeper = TopicKeeper(connection_settings(config), timeout_s)
         self._member: GroupMember | None = None
-        self._lost = threading.Event()
-        self._lost.set()
         # Between what the member's thread hears and what `campaign` says.
         self._lock = threading.RLock()
-        self._is_closed = False
-
-    @property
-    def lost(self) -> threading.Event:
-        """Set while this candidate is not elected, as far as it knows."""
-        return self._lost
 
     def campaign(self, timeout_s: float) -> bool:
         """Stand for election; whether this candidate is elected when this returns.
@@ -114,9 +105,7 @@ class KafkaElection:
             MisconfiguredError: There is no such topic, or it has several partitions,
                 or the brokers refuse this candidate.
         """
-        deadline = time.monotonic() + checked_wait(timeout_s)
-        if self._is_closed:
-            raise RuntimeError("the election was closed")
+        deadline = self._deadline(timeout_s)
         while True:
             member = self._standing(deadline)
             is_assigned = member.wait(max(0.0, deadline - time.monotonic()))
@@ -196,35 +185,13 @@ class KafkaElection:
         servers = servers or self._config.get("metadata.broker.list")
         return f"by group {self._group!r} on Kafka ({servers})"
 
-    def resign(self) -> None:
-        """Give up the office, or the candidacy: leave the group.
-
-        Another is elected at once; where no broker answers, after the session's time.
-        """
+    def _leave(self) -> None:
+        """Leave the group."""
         with self._lock:
             self._lost.set()
             member, self._member = self._member, None
         if member is not None:
             member.leave()
-
-    def close(self) -> None:
-        """Resign, for good. May be called again."""
-        self._is_closed = True
-        self.resign()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("an election cannot be pickled: open one in each process")
-
-    def __enter__(self) -> KafkaElection:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 _SHARED = (

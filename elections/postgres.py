@@ -5,10 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from hashlib import sha256
-from types import TracebackType
-from typing import NoReturn
 
-from epochfence.elections.arguments import checked_wait
+from epochfence.elections.candidate import Candidate
 from epochfence.elections.postgres_session import LockSession, SessionLostError
 from epochfence.epochs.errors import ElectionUnavailable, MisconfiguredError
 from epochfence.epochs.postgres import conninfo_with_limits
@@ -25,7 +23,7 @@ def lock_key(scope: str) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
-class PostgresElection:
+class PostgresElection(Candidate):
     """Elects by a session-level advisory lock: neither tables nor rights are needed.
 
     The lock is `lock_key(scope)`, in the database that all candidates connect to. The
@@ -71,6 +69,7 @@ class PostgresElection:
         silence_s: float = 10.0,
         interval_s: float = 1.0,
     ) -> None:
+        super().__init__()
         if not isinstance(connect, str):
             raise MisconfiguredError(
                 "connect", connect, "an election needs a connection of its own, for "
@@ -91,14 +90,6 @@ class PostgresElection:
         self._place = "PostgreSQL"  # until a session tells where
         self._session: LockSession | None = None
         self._watch: threading.Thread | None = None
-        self._lost = threading.Event()
-        self._lost.set()
-        self._is_closed = False
-
-    @property
-    def lost(self) -> threading.Event:
-        """Set while this candidate is not elected, as far as it knows."""
-        return self._lost
 
     def campaign(self, timeout_s: float) -> bool:
         """Stand for election; whether this candidate is elected when this returns.
@@ -111,9 +102,7 @@ class PostgresElection:
                 for, that may take longer than `timeout_s` (`silence_s` at most).
             MisconfiguredError: It refuses, and would refuse again.
         """
-        deadline = time.monotonic() + checked_wait(timeout_s)
-        if self._is_closed:
-            raise RuntimeError("the election was closed")
+        deadline = self._deadline(timeout_s)
         if not self._lost.is_set():
             return True
         if self._watch is not None:  # it was elected, and is no more
@@ -180,8 +169,8 @@ class PostgresElection:
     def _name(self) -> str:
         return f"for {self._scope!r} in {self._place}"
 
-    def resign(self) -> None:
-        """Give up the office, or the candidacy: the session is ended, lock and all."""
+    def _leave(self) -> None:
+        """End the session, lock and all."""
         self._lost.set()
         session, self._session = self._session, None
         watch, self._watch = self._watch, None
@@ -191,22 +180,3 @@ class PostgresElection:
             watch.join()
         elif session is not None:
             session.close()
-
-    def close(self) -> None:
-        """Resign, for good. May be called again."""
-        self._is_closed = True
-        self.resign()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("an election cannot be pickled: open one in each process")
-
-    def __enter__(self) -> PostgresElection:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -46,7 +46,7 @@ def test_the_library_needs_no_extra() -> None:
     """`import epochfence` works where what extras bring is missing."""
     code = (
         "import sys\n"
-        "for name in ('typer', 'rich', 'msgspec', 'psycopg'):\n"
+        "for name in ('typer', 'rich', 'msgspec', 'psycopg', 'etcd3gw', 'kazoo'):\n"
         "    sys.modules[name] = None\n"
         "import epochfence\n"
         "from epochfence.__main__ import main\n"
@@ -61,16 +61,20 @@ def test_the_library_needs_no_extra() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "name"),
+    ("module", "name", "driver", "extra"),
     [
-        ("epochfence", "PostgresSink"),
-        ("epochfence.elections", "PostgresElection"),
+        ("epochfence", "PostgresSink", "psycopg", "postgres"),
+        ("epochfence.elections", "PostgresElection", "psycopg", "postgres"),
+        ("epochfence.elections", "EtcdElection", "etcd3gw", "etcd"),
+        ("epochfence.elections", "ZookeeperElection", "kazoo", "zookeeper"),
     ],
 )
-def test_what_lacks_its_driver_says_what_to_install(module: str, name: str) -> None:
+def test_what_lacks_its_driver_says_what_to_install(
+    module: str, name: str, driver: str, extra: str
+) -> None:
     code = (
         "import sys\n"
-        "sys.modules['psycopg'] = None\n"
+        f"sys.modules['{driver}'] = None\n"
         "try:\n"
         f"    from {module} import {name}\n"
         "except ImportError as error:\n"
@@ -80,7 +84,7 @@ def test_what_lacks_its_driver_says_what_to_install(module: str, name: str) -> N
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "pip install 'epochfence[postgres]'" in done.stdout
+    assert f"pip install 'epochfence[{extra}]'" in done.stdout
 
 
 def test_what_is_loaded_when_asked_for_is_public() -> None:
@@ -98,7 +102,8 @@ def test_what_is_loaded_when_asked_for_is_public() -> None:
 def test_the_testing_kit_needs_no_extra_and_no_pytest() -> None:
     code = (
         "import sys\n"
-        "for name in ('typer', 'rich', 'msgspec', 'psycopg', 'pytest'):\n"
+        "for name in ('typer', 'rich', 'msgspec', 'psycopg', 'etcd3gw', 'kazoo',\n"
+        "             'pytest'):\n"
         "    sys.modules[name] = None\n"
         "import epochfence.testing\n"
     )

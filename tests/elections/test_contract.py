@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from itertools import cycle
 
 import psycopg
 import pytest
 
-from epochfence.elections import Election, KafkaElection, PostgresElection
+from epochfence.elections import (
+    Election,
+    EtcdElection,
+    KafkaElection,
+    PostgresElection,
+    ZookeeperElection,
+)
 from epochfence.testing.election_contract import ElectionContract
 from support.brokers import KafkaBroker
-from support.elections import HASTY, expel_elected, session_of
+from support.election_servers import Etcd, Zookeeper
+from support.elections import (
+    HASTY,
+    delete_elected,
+    expel_elected,
+    revoke_elected,
+    session_of,
+)
 from support.waiting import wait_until
 
 
@@ -62,3 +77,44 @@ class TestPostgresElection(ElectionContract):
                 10,
                 "the session is over",
             )
+
+
+class TestEtcdElection(ElectionContract):
+    """By keys, on a real server."""
+
+    @pytest.fixture(autouse=True)
+    def _office(self, etcd: Etcd) -> None:
+        self.etcd = etcd
+        self.scope = f"office-{secrets.token_hex(6)}"
+
+    def open(self) -> Election:
+        return self.open_for(self.scope)
+
+    def open_for(self, scope: str) -> Election:
+        return EtcdElection(self.etcd.endpoint, scope, ttl_s=2, interval_s=0.05)
+
+    def kill(self, candidate: Election) -> None:
+        assert not candidate.lost.is_set(), "who is not elected is not found"
+        revoke_elected(self.etcd, self.scope)
+
+
+class TestZookeeperElection(ElectionContract):
+    """By nodes, on a real server: a session each, or that of the application."""
+
+    @pytest.fixture(autouse=True)
+    def _office(self, zookeeper: Zookeeper) -> Iterator[None]:
+        self.zookeeper = zookeeper
+        self.scope = f"office-{secrets.token_hex(6)}"
+        with zookeeper.client() as client:
+            self.connects = cycle([zookeeper.hosts, client])
+            yield
+
+    def open(self) -> Election:
+        return self.open_for(self.scope)
+
+    def open_for(self, scope: str) -> Election:
+        return ZookeeperElection(next(self.connects), scope)
+
+    def kill(self, candidate: Election) -> None:
+        assert not candidate.lost.is_set(), "who is not elected is not found"
+        delete_elected(self.zookeeper, self.scope)

@@ -23,6 +23,8 @@ _WAIT_S = 60
 _TIMES: dict[str, dict[str, Any]] = {
     "kafka": {"session.timeout.ms": 1_500, "heartbeat.interval.ms": 200},
     "postgres": {"silence_s": 1.0, "interval_s": 0.2},
+    "etcd": {"ttl_s": 2, "interval_s": 0.2},
+    "zookeeper": {"session_timeout_s": 1.0},
 }
 
 
@@ -40,6 +42,8 @@ def test_who_is_stopped_after_the_election_loses_the_claim(
     }
     if kind == "postgres":
         told["conninfo"] = request.getfixturevalue("database")
+    elif kind != "kafka":
+        told["server"] = f"127.0.0.1:{request.getfixturevalue(kind).port}"
     command = [sys.executable, str(_SCRIPT), json.dumps(told)]
     with (
         topics.open() as ledger,

@@ -11,7 +11,13 @@ import sys
 from typing import Any
 
 from epochfence import ClaimLost, Ledger
-from epochfence.elections import Election, KafkaElection, PostgresElection
+from epochfence.elections import (
+    Election,
+    EtcdElection,
+    KafkaElection,
+    PostgresElection,
+    ZookeeperElection,
+)
 
 _WAIT_S = 60
 
@@ -20,6 +26,10 @@ def opened(told: dict[str, Any]) -> Election:
     """The candidate of the kind that the test wants."""
     if told["kind"] == "postgres":
         return PostgresElection(told["conninfo"], told["scope"], **told["times"])
+    if told["kind"] == "etcd":
+        return EtcdElection(told["server"], told["scope"], **told["times"])
+    if told["kind"] == "zookeeper":
+        return ZookeeperElection(told["server"], told["scope"], **told["times"])
     config = {"bootstrap.servers": told["servers"], **told["times"]}
     return KafkaElection(config, told["scope"], topic=told["coordination_topic"])
 

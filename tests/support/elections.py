@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import psycopg
+from etcd3gw import Lease
 
+from epochfence.elections.etcd import election_prefix
 from epochfence.elections.postgres import lock_key
+from epochfence.elections.zookeeper import election_path
 from support.brokers import KafkaBroker
+from support.election_servers import Etcd, Zookeeper
 from support.groups import expel, members_of
 
 #: Settings by which a group hears of changes soon.
@@ -35,3 +39,34 @@ def session_of(connection: psycopg.Connection[Any], scope: str) -> int | None:
         [lock_key(scope)],
     ).fetchone()
     return None if row is None else row[0]
+
+
+def keys_of(etcd: Etcd, scope: str) -> list[dict[str, Any]]:
+    """The keys of an office's candidates, as etcd tells of them, the oldest first."""
+    with etcd.client() as client:
+        found = client.get_prefix(election_prefix(scope), "ascend", "create")
+        return [dict(facts) for _, facts in found]
+
+
+def revoke_elected(etcd: Etcd, scope: str) -> None:
+    """Have etcd take the elected candidate for dead."""
+    elected = keys_of(etcd, scope)[0]
+    with etcd.client() as client:
+        Lease(int(elected["lease"]), client).revoke()
+
+
+def nodes_of(zookeeper: Zookeeper, scope: str) -> list[str]:
+    """The nodes of an office's candidates, in their order."""
+    path = election_path(scope)
+    with zookeeper.client() as client:
+        if not client.exists(path):
+            return []
+        names = sorted(client.get_children(path), key=lambda name: name[-10:])
+        return [f"{path}/{name}" for name in names]
+
+
+def delete_elected(zookeeper: Zookeeper, scope: str) -> None:
+    """Delete what the elected candidate is elected by."""
+    elected = nodes_of(zookeeper, scope)[0]
+    with zookeeper.client() as client:
+        client.delete(elected)

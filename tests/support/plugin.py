@@ -9,6 +9,14 @@ and that of PostgreSQL:
 
 `postgres`        a server for the whole run: EPOCHFENCE_TEST_POSTGRES, or a private one
 `own_postgres`    a private one, which a test may stop and start again
+
+and those at which elections are held, always started by the tests:
+
+`etcd`, `zookeeper`  one for the whole run; a test may freeze or stop it, and it runs
+                     again for the next one
+`etcd_with_users`    one that asks who somebody is: `root`, `alice`; each one's password
+                     is the name
+`secure_etcd`        one that speaks TLS alone
 """
 
 import os
@@ -26,6 +34,12 @@ from support.brokers import (
     named_by_environment,
     open_first,
     open_forced,
+)
+from support.election_servers import (
+    Etcd,
+    Zookeeper,
+    start_etcd,
+    start_zookeeper,
 )
 from support.kafka_docker import docker_broker
 from support.kafka_local import KafkaCluster, local_broker, local_cluster
@@ -112,3 +126,66 @@ def own_postgres(postgres: Postgres) -> Iterator[OwnPostgres]:
                 _do_without(str(reason))
         yield postgres
         postgres.start()
+
+
+@pytest.fixture(scope="session")
+def _etcd() -> Iterator[Etcd]:
+    with ExitStack() as stack:
+        try:
+            server = start_etcd(stack)
+        except Unavailable as reason:
+            _do_without(str(reason))
+        yield server
+
+
+@pytest.fixture
+def etcd(_etcd: Etcd) -> Iterator[Etcd]:
+    """An etcd, which runs again for the next test."""
+    yield _etcd
+    _etcd.heal()
+
+
+@pytest.fixture(scope="session")
+def _etcd_with_users() -> Iterator[Etcd]:
+    with ExitStack() as stack:
+        try:
+            server = start_etcd(stack)
+        except Unavailable as reason:
+            _do_without(str(reason))
+        server.enable_users("alice")
+        yield server
+
+
+@pytest.fixture
+def etcd_with_users(_etcd_with_users: Etcd) -> Iterator[Etcd]:
+    """An etcd that asks who somebody is; it runs again for the next test."""
+    yield _etcd_with_users
+    _etcd_with_users.heal()
+
+
+@pytest.fixture(scope="session")
+def secure_etcd() -> Iterator[Etcd]:
+    """An etcd that speaks TLS alone."""
+    with ExitStack() as stack:
+        try:
+            server = start_etcd(stack, is_secure=True)
+        except Unavailable as reason:
+            _do_without(str(reason))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _zookeeper() -> Iterator[Zookeeper]:
+    with ExitStack() as stack:
+        try:
+            server = start_zookeeper(stack)
+        except Unavailable as reason:
+            _do_without(str(reason))
+        yield server
+
+
+@pytest.fixture
+def zookeeper(_zookeeper: Zookeeper) -> Iterator[Zookeeper]:
+    """A ZooKeeper, which runs again for the next test."""
+    yield _zookeeper
+    _zookeeper.heal()
