@@ -19,6 +19,10 @@ from epochfence.epochs.values import FOREIGN_PREFIX, MAX_EPOCH, Stamp
 STAMP_HEADER = "epochfence"
 #: The only header of ours on a barrier.
 BARRIER_HEADER = "epochfence-barrier"
+#: The optional position of a message in its leader's own source.
+CURSOR_HEADER = "epochfence-cursor"
+#: The longest cursor.
+MAX_CURSOR_BYTES = 1000
 #: Every header name that begins so is ours.
 RESERVED_PREFIX = "epochfence"
 

@@ -50,6 +50,7 @@ from epochfence.epochs.values import (
     Stamp,
 )
 from epochfence.epochs.verdicts import Verdict
+from epochfence.leading import Recovered, Tenure, lead
 from epochfence.producers.fenced_producer import FencedProducer
 
 # A library is silent until its user asks for more.
@@ -83,6 +84,10 @@ __all__ = [
     "FencedProducer",
     "FencedConsumer",
     "Fence",
+    # The whole life of a leader.
+    "lead",
+    "Tenure",
+    "Recovered",
     # Sinks: the check and the write are one step.
     "SinkRunner",
     "SinkProgress",

@@ -41,6 +41,7 @@ from epochfence.producers.stamping import (
     Headers,
     checked_leaderships,
     stamp_headers,
+    with_cursor,
     with_stamps,
 )
 from epochfence.producers.taking_over import TakingOver
@@ -256,6 +257,8 @@ class FencedProducer:
         on_delivery: Report | None = None,
         timestamp: int = 0,
         headers: Headers | None = None,
+        *,
+        cursor: str | bytes | None = None,
     ) -> None:
         """Hand a message over, stamped: as `confluent_kafka.Producer.produce`.
 
@@ -268,6 +271,9 @@ class FencedProducer:
             on_delivery: The same under another name.
             timestamp: Milliseconds since 1970; 0: now.
             headers: Further headers. Names that begin with `epochfence` are ours.
+            cursor: Where the message comes from in the leader's own source, such as
+                the id of an outbox's row: at most 1,000 bytes. A successor is given
+                the last admitted one of each partition (`lead(cursors=True)`).
 
         Raises:
             Deposed: The ledger shows a later leadership. Nothing was handed over.
@@ -283,6 +289,11 @@ class FencedProducer:
         # Positional arguments cost half of what keywords do. No local variable holds
         # the report: kept alive by the traceback of an error, it would never be gone
         # (see `Handover`).
+        headers = (
+            self._stamps if headers is None else with_stamps(self._stamps, headers)
+        )
+        if cursor is not None:
+            headers = with_cursor(headers, cursor)
         if callback is None:
             callback = on_delivery
         if callback is not None and not callable(callback):
@@ -297,7 +308,7 @@ class FencedProducer:
             else bound(both, self._bare_report, callback),
             None,
             timestamp,
-            self._stamps if headers is None else with_stamps(self._stamps, headers),
+            headers,
         )
         self._messages.handed += 1
 

@@ -7,7 +7,12 @@ from typing import Any
 
 from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.leadership import Leadership
-from epochfence.epochs.stamps import RESERVED_PREFIX, STAMP_HEADER
+from epochfence.epochs.stamps import (
+    CURSOR_HEADER,
+    MAX_CURSOR_BYTES,
+    RESERVED_PREFIX,
+    STAMP_HEADER,
+)
 
 #: Headers as confluent-kafka takes them. Values are str, bytes or None: said so, a
 #: checker would refuse a list of tuples of str and bytes.
@@ -65,6 +70,28 @@ def with_stamps(stamps: list[tuple[str, Any]], headers: Headers) -> Headers:
             )  # fmt: skip
     stamped: list[tuple[str, Any]] = [*stamps, *pairs]
     return stamped
+
+
+def with_cursor(headers: Headers, cursor: str | bytes) -> list[tuple[str, Any]]:
+    """Headers that are stamped already, and a cursor behind them: a new list.
+
+    Raises:
+        MisconfiguredError: It is no text, or too long.
+    """
+    value: object = cursor.encode() if isinstance(cursor, str) else cursor
+    if not isinstance(value, bytes):
+        raise MisconfiguredError(
+            "cursor", cursor, "text or bytes are expected",
+            "Give, for instance, str(row.id).",
+        )  # fmt: skip
+    if len(value) > MAX_CURSOR_BYTES:
+        raise MisconfiguredError(
+            "cursor", value[:20], f"it has {len(value)} bytes, and a cursor at most "
+            f"{MAX_CURSOR_BYTES}",
+            "Give a position in the source, not the data.",
+        )  # fmt: skip
+    pairs: list[tuple[str, Any]] = list(headers)  # type: ignore[arg-type]
+    return [*pairs, (CURSOR_HEADER, value)]
 
 
 def _is_reserved(name: object) -> bool:

@@ -17,6 +17,7 @@ _FOLDERS = {
     "producers": "epochfence.producers",
     "consumers": "epochfence.consumers",
     "elections": "epochfence.elections",
+    "leading": "epochfence.leading",
     "testing": "epochfence.testing",
 }
 

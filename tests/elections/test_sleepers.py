@@ -14,28 +14,21 @@ import pytest
 
 from support.brokers import KafkaBroker
 from support.candidate import opened
+from support.elections import SOON
 from support.ledgers import unnamed_topics
 
 _SCRIPT = Path(__file__).parents[1] / "support" / "candidate.py"
 _WAIT_S = 60
 
-#: How soon each kind takes a silent candidate for dead.
-_TIMES: dict[str, dict[str, Any]] = {
-    "kafka": {"session.timeout.ms": 1_500, "heartbeat.interval.ms": 200},
-    "postgres": {"silence_s": 1.0, "interval_s": 0.2},
-    "etcd": {"ttl_s": 2, "interval_s": 0.2},
-    "zookeeper": {"session_timeout_s": 1.0},
-}
 
-
-@pytest.mark.parametrize("kind", _TIMES)
+@pytest.mark.parametrize("kind", SOON)
 def test_who_is_stopped_after_the_election_loses_the_claim(
     kind: str, kafka: KafkaBroker, request: pytest.FixtureRequest
 ) -> None:
     topics = unnamed_topics(kafka)
     told: dict[str, Any] = {
         "kind": kind,
-        "times": _TIMES[kind],
+        "times": SOON[kind],
         "scope": f"office-{secrets.token_hex(6)}",
         "servers": kafka.bootstrap_servers,
         **topics.names,

@@ -18,6 +18,14 @@ from support.groups import expel, members_of
 #: Settings by which a group hears of changes soon.
 HASTY: Mapping[str, Any] = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 100}
 
+#: Settings by which each kind takes a silent candidate for dead soon.
+SOON: Mapping[str, Mapping[str, Any]] = {
+    "kafka": {"session.timeout.ms": 1_500, "heartbeat.interval.ms": 200},
+    "postgres": {"silence_s": 1.0, "interval_s": 0.2},
+    "etcd": {"ttl_s": 2, "interval_s": 0.2},
+    "zookeeper": {"session_timeout_s": 1.0},
+}
+
 
 def group_of(scope: str) -> str:
     """The group of an office."""

@@ -1,0 +1,417 @@
+"""Leading, from the first candidacy to the last: one object, or one call."""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from types import TracebackType
+
+from confluent_kafka import Producer, TopicPartition
+
+from epochfence.consumers.signals import handled
+from epochfence.elections.election import Election
+from epochfence.epochs.claims import checked_texts
+from epochfence.epochs.connection import Config, connection_settings
+from epochfence.epochs.errors import (
+    ClaimLost,
+    ClaimUnknown,
+    Deposed,
+    ElectionUnavailable,
+    LedgerClosed,
+    LedgerUnavailable,
+    MisconfiguredError,
+    TableUnavailable,
+    TopicUnavailable,
+)
+from epochfence.epochs.leadership import Leadership
+from epochfence.epochs.ledger import Ledger, check_ledger
+from epochfence.epochs.values import check_function, check_scope, check_timeout
+from epochfence.leading.recovery import Apply, OnProgress, Recovery
+from epochfence.leading.tenure import State, Tenure
+from epochfence.producers.fenced_producer import FencedProducer
+
+_log = logging.getLogger(__name__)
+
+#: Told what it is doing, and why, for people and health checks.
+OnState = Callable[[State, str], object]
+
+#: What passes: it is tried again.
+_PASSING = (
+    ElectionUnavailable,
+    LedgerUnavailable,
+    TableUnavailable,
+    TopicUnavailable,
+    ClaimUnknown,
+)
+
+#: The latest epoch is read again after each wait for the election, which is so long.
+_CAMPAIGN_S = 0.5
+#: The same while a standby reads on in between.
+_FOLLOW_S = 0.2
+_FIRST_WAIT_S = 0.1
+_SLICE_S = 0.1
+
+
+class lead:
+    """Leads a scope: waits to be elected, claims, takes over; and hands over.
+
+        with lead(kafka, ledger, election, "orders-writer", ["orders"],
+                  holder="pod-7") as tenure:
+            while not tenure.over.is_set():
+                tenure.producer.produce("orders", next_order())
+
+    Or, as a service that stands for election again when it was deposed, until SIGTERM:
+
+        lead(kafka, ledger, election, "orders-writer", ["orders"],
+             holder="pod-7").serve(work)    # work(tenure) returns when it is over
+
+    The latest epoch is read before the election is won, so that a process which sleeps
+    between that and its claim loses to whoever claimed meanwhile. What passes, such as
+    a cluster or an election that does not answer, is tried again with growing waits.
+
+    Used by one thread; `stop` by any.
+
+    Args:
+        config: Settings for a confluent-kafka producer, or such a producer, as for
+            `FencedProducer`.
+        ledger: The ledger. Not closed here.
+        election: Says who may try. Resigned from here, and not closed.
+        scope: What to lead.
+        topics: What to take over, as for `FencedProducer.take_over`.
+        holder: Names this process, for people.
+        attributes: Text pairs for whoever asks who leads, such as an address.
+        recover: Gets everything that was admitted up to the own barriers, as lists of
+            messages, each partition's in order, before this process leads. What it
+            builds has to begin anew with each takeover, unless `standby`.
+        standby: Whether to read on while waiting to be elected, so that a takeover
+            reads the tail only: `recover` gets each message once in the life of this
+            object, and should not act on them before it leads.
+        cursors: Whether to look for the last cursors (`produce(cursor=)`) of the
+            predecessors: `tenure.recovered.cursors`.
+        on_progress: Told how far the reading is, for each partition: the next offset,
+            and that to be reached.
+        on_state: Told what it is doing (`waiting`, `taking-over`, `leading`, `over`,
+            `ended`), and why.
+        new_producer: Makes the producer for a leadership, where `FencedProducer(config,
+            ledger, leadership)` is not what is wanted.
+        longest_wait_s: The longest wait before something is tried again.
+        timeout_s: How long a call may wait for the cluster.
+
+    Raises:
+        MisconfiguredError: An argument is wrong.
+    """
+
+    def __init__(
+        self,
+        config: Config | Producer,
+        ledger: Ledger,
+        election: Election,
+        scope: str,
+        topics: Iterable[str | TopicPartition],
+        *,
+        holder: str,
+        attributes: Mapping[str, str] | None = None,
+        recover: Apply | None = None,
+        standby: bool = False,
+        cursors: bool = False,
+        on_progress: OnProgress | None = None,
+        on_state: OnState | None = None,
+        new_producer: Callable[[Leadership], FencedProducer] | None = None,
+        longest_wait_s: float = 30.0,
+        timeout_s: float = 10.0,
+    ) -> None:
+        check_ledger(ledger)
+        if not isinstance(election, Election):
+            raise MisconfiguredError(
+                "election", election, "it does not campaign, resign and tell `lost`",
+                "Give an election of epochfence.elections, or your own "
+                "(help(epochfence.elections.Election)).",
+            )  # fmt: skip
+        for name, function in (
+            ("recover", recover), ("on_progress", on_progress),
+            ("on_state", on_state), ("new_producer", new_producer),
+        ):  # fmt: skip
+            check_function(name, function)
+        checked_texts(holder, attributes)
+        self._config = config
+        self._ledger = ledger
+        self._election = election
+        self._scope = check_scope(scope)
+        self._topics = _checked_topics(topics)
+        self._holder = holder
+        self._attributes = attributes
+        self._recover = recover
+        self._is_standby = standby
+        self._wants_cursors = cursors
+        if standby and recover is None and not cursors:
+            raise MisconfiguredError(
+                "standby", standby, "there is nothing to read for",
+                "Give recover, a function of messages, or cursors=True.",
+            )  # fmt: skip
+        self._on_progress = on_progress
+        self._on_state = on_state
+        self._new_producer = new_producer
+        self._longest_wait_s = check_timeout(longest_wait_s)
+        self._timeout_s = check_timeout(timeout_s)
+        self._recovery: Recovery | None = None
+        self._tenure: Tenure | None = None
+        # No Event: a signal's handler that sets one can meet its lock.
+        self._is_stopping = False
+        self._state: State = "ended"
+
+    @property
+    def state(self) -> State:
+        """What it is doing."""
+        return self._state
+
+    def stop(self) -> None:
+        """Have the tenure end, and none begin. Safe in any thread, and in handlers."""
+        self._is_stopping = True
+
+    # As a context.
+
+    def __enter__(self) -> Tenure:
+        """Wait until this process leads.
+
+        Raises:
+            RuntimeError: It was told to stop before.
+            LedgerRegressed, EpochExhausted: An operator decides.
+            LedgerClosed: The ledger was closed.
+            MisconfiguredError: A setting is wrong, or there is no such topic.
+            Exception: Whatever `recover` raises.
+        """
+        if self._tenure is not None:
+            raise RuntimeError("it leads already: one tenure at a time")
+        try:
+            tenure = self._take()
+        except BaseException:
+            self._leave()
+            raise
+        if tenure is None:
+            self._leave()
+            raise RuntimeError("it was told to stop before it led")
+        return tenure
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Wait for what was handed over, and resign: another is elected at once."""
+        self._leave()
+
+    def serve(
+        self, work: Callable[[Tenure], object], *, handles_signals: bool = True
+    ) -> None:
+        """Lead whenever it can: until `stop`, a signal, or the work is done.
+
+        Args:
+            work: Called with each tenure. It returns soon after `tenure.over` is set;
+                what it raises of `Deposed` means just that. If it returns before, its
+                work is done, and so is this.
+            handles_signals: Whether SIGINT and SIGTERM end it, in the main thread.
+
+        Raises:
+            Exception: What `work` raises; and as entering it as a context does.
+        """
+        with _stopped_by_signals(self) if handles_signals else nullcontext():
+            try:
+                while not self._is_stopping:
+                    tenure = self._take()
+                    if tenure is None or self._is_done(work, tenure):
+                        return
+            finally:
+                self._leave()
+
+    def _is_done(self, work: Callable[[Tenure], object], tenure: Tenure) -> bool:
+        is_deposed = False
+        try:
+            work(tenure)
+        except Deposed as deposed:
+            if deposed.scope != self._scope:
+                raise
+            is_deposed = True
+        if not is_deposed and not tenure.over.is_set():
+            return True
+        self._tell("over", tenure.reason)
+        _log.warning("%s: no longer the leader: %s", self._scope, tenure.reason)
+        self._end_tenure()
+        self._election.resign()
+        return False
+
+    # Becoming the leader.
+
+    def _take(self) -> Tenure | None:
+        """Wait until this process leads; None where it was told to stop before."""
+        self._tell("waiting", "to be elected")
+        wait_s = _FIRST_WAIT_S
+        while not self._is_stopping:
+            try:
+                tenure = self._campaign()
+            except LedgerClosed:
+                raise
+            except (ClaimLost, Deposed) as error:
+                # Whoever slept that long is not who should try next.
+                self._end_tenure()
+                self._election.resign()
+                self._tell("waiting", str(error))
+                continue
+            except _PASSING as error:
+                self._end_tenure()
+                self._tell("waiting", str(error))
+                _log.warning(
+                    "%s: tried again in %.1f s: %s", self._scope, wait_s, error
+                )
+                self._wait(wait_s)
+                wait_s = min(wait_s * 2, self._longest_wait_s)
+                continue
+            if tenure is not None:
+                return tenure
+        return None
+
+    def _campaign(self) -> Tenure | None:
+        """Stand for election for a moment, and take over if that is won."""
+        # Before it is won: who sleeps behind this line claims what is taken by then.
+        seen = self._latest()
+        if self._is_standby:
+            self._opened().follow(_FOLLOW_S)
+        if not self._election.campaign(0 if self._is_standby else _CAMPAIGN_S):
+            return None
+        self._tell("taking-over", f"elected, epoch {seen} is the latest")
+        leadership = self._ledger.claim(
+            self._scope,
+            holder=self._holder,
+            seen=seen,
+            attributes=self._attributes,
+            timeout_s=self._timeout_s,
+        )
+        make = self._new_producer or self._made
+        tenure = Tenure(
+            leadership,
+            make(leadership),
+            self._ledger,
+            self._election,
+            lambda: self._is_stopping,
+        )
+        self._tenure = tenure
+        return tenure if self._has_begun(tenure) else None
+
+    def _latest(self) -> int:
+        try:
+            state = self._ledger.state
+        except LedgerUnavailable:
+            state = self._ledger.refresh(self._timeout_s)  # its reader has stopped
+        return state.epoch_of(self._scope)
+
+    def _made(self, leadership: Leadership) -> FencedProducer:
+        return FencedProducer(
+            self._config, self._ledger, leadership, timeout_s=self._timeout_s
+        )
+
+    def _has_begun(self, tenure: Tenure) -> bool:
+        """Take over and recover; whether it leads then."""
+        wait_s = _FIRST_WAIT_S
+        while not tenure.over.is_set():
+            try:
+                if not tenure.barriers:
+                    tenure.barriers = tenure.producer.take_over(self._topics)
+                if self._recover is not None or self._wants_cursors:
+                    tenure.recovered = self._opened().read_to(
+                        tenure.barriers, tenure.over.is_set
+                    )
+                if not tenure.over.is_set():
+                    self._tell("leading", f"epoch {tenure.leadership.epoch}")
+                    return True
+            except LedgerClosed:
+                raise
+            except _PASSING as error:
+                # Under the same leadership: each claim stays in the ledger for ever.
+                _log.warning(
+                    "%s: tried again in %.1f s: %s", self._scope, wait_s, error
+                )
+                self._tell("taking-over", str(error))
+                tenure.wait(wait_s)
+                wait_s = min(wait_s * 2, self._longest_wait_s)
+        self._tell("waiting", tenure.reason)
+        self._end_tenure()
+        self._election.resign()
+        return False
+
+    # Reading.
+
+    def _opened(self) -> Recovery:
+        if self._recovery is None:
+            self._recovery = Recovery(
+                self._ledger.connection
+                if isinstance(self._config, Producer)
+                else connection_settings(self._config),
+                self._ledger,
+                self._topics,
+                self._scope,
+                self._recover,
+                self._on_progress,
+                self._timeout_s,
+            )
+        return self._recovery
+
+    # The end.
+
+    def _end_tenure(self) -> None:
+        tenure, self._tenure = self._tenure, None
+        if tenure is None:
+            return
+        tenure.end(purges=not isinstance(self._config, Producer))
+        if not self._is_standby:
+            self._close_recovery()
+
+    def _close_recovery(self) -> None:
+        recovery, self._recovery = self._recovery, None
+        if recovery is not None:
+            recovery.close()
+
+    def _leave(self) -> None:
+        try:
+            self._end_tenure()
+        finally:
+            self._close_recovery()
+            self._election.resign()
+            self._tell("ended", "resigned")
+
+    def _wait(self, wait_s: float) -> None:
+        until = time.monotonic() + wait_s * random.uniform(0.75, 1.25)
+        while not self._is_stopping and time.monotonic() < until:
+            time.sleep(min(_SLICE_S, wait_s))
+
+    def _tell(self, state: State, reason: str) -> None:
+        self._state = state
+        if self._on_state is not None:
+            self._on_state(state, reason)
+
+
+def _checked_topics(
+    topics: Iterable[str | TopicPartition],
+) -> Sequence[str | TopicPartition]:
+    if isinstance(topics, str | TopicPartition) or not isinstance(topics, Iterable):
+        raise MisconfiguredError(
+            "topics", topics, "a list of topics is expected", "Use ['orders']."
+        )
+    return list(topics)
+
+
+@contextmanager
+def _stopped_by_signals(leading: lead) -> Generator[None, None, None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        leading.stop()
+
+    with handled((signal.SIGINT, signal.SIGTERM), stop, once=True):
+        yield

@@ -1,0 +1,213 @@
+"""Candidates that are stopped, killed and restarted, and count on all the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from epochfence import FencedConsumer
+from support.brokers import KafkaBroker
+from support.ledgers import LedgerTopics
+from support.waiting import wait_until
+
+_SCRIPT = Path(__file__).with_name("lead_instance.py")
+_WAIT_S = 90
+#: A leader counts so far before it is disturbed.
+_NUMBERS = 20
+
+
+class Instance:
+    """One process, and what it has said."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.told = told
+        self.said: list[dict[str, Any]] = []
+        self.is_stopped = False
+        self._process = subprocess.Popen(
+            [sys.executable, str(_SCRIPT), json.dumps(told)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(_SCRIPT.parents[1])},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.said.append(json.loads(line))
+
+    @property
+    def epoch(self) -> int:
+        """The last epoch that it has led, 0 for none."""
+        return max(
+            (one["leads"] for one in list(self.said) if "leads" in one), default=0
+        )
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+        self.is_stopped = number == signal.SIGSTOP
+
+    def end(self, number: signal.Signals) -> int:
+        """Have it end, and wait for that; its exit code."""
+        self._process.send_signal(number)
+        if self.is_stopped:
+            self._process.send_signal(signal.SIGCONT)
+        code = self._process.wait(_WAIT_S)
+        self._reader.join(_WAIT_S)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        return code
+
+
+class Storm:
+    """Several candidates for one scope, and a topic that they count in.
+
+    Args:
+        kafka: The broker.
+        topics: The ledger's topics.
+        told: The election, as `support.candidate.opened` takes it.
+        candidates: How many candidates there are.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaBroker,
+        topics: LedgerTopics,
+        told: dict[str, Any],
+        candidates: int,
+    ) -> None:
+        self._kafka = kafka
+        self._topics = topics
+        self.topic = kafka.create_topic("counted")
+        self._told = {
+            **told,
+            **topics.names,
+            "servers": kafka.bootstrap_servers,
+            "topic": self.topic,
+        }
+        self._watching = Consumer({**kafka.config, "group.id": self.topic})
+        self._number = 0
+        self._ended: list[Instance] = []
+        self.instances = [self._new() for _ in range(candidates)]
+
+    def _new(self) -> Instance:
+        self._number += 1
+        return Instance({**self._told, "holder": f"candidate-{self._number}"})
+
+    @property
+    def leader(self) -> Instance | None:
+        """Who leads, as far as it has said."""
+        awake = [one for one in self.instances if not one.is_stopped]
+        found = max(awake, key=lambda one: one.epoch, default=None)
+        highest = max(one.epoch for one in (*self.instances, *self._ended))
+        return found if found and found.epoch == highest > 0 else None
+
+    def _wait_for_leader(self, above: int) -> Instance:
+        def next_leader() -> Instance | None:
+            leader = self.leader
+            return leader if leader and leader.epoch > above else None
+
+        found = wait_until(next_leader, _WAIT_S, f"an epoch above {above} is led")
+        assert found is not None
+        return found
+
+    def play(self, dice: random.Random, successions: int) -> None:
+        """Disturb so many leaders, each in some way; then end all in order."""
+        ways: list[Callable[[Instance], None]] = [self._stop, self._kill, self._resign]
+        epoch = 0
+        for _ in range(successions):
+            leader = self._wait_for_leader(epoch)
+            epoch = leader.epoch
+            self._wait_for_numbers(dice.randint(1, _NUMBERS))
+            dice.choice(ways)(leader)
+            self._wait_for_leader(epoch)
+            sleeping = [one for one in self.instances if one.is_stopped]
+            if len(sleeping) > 1:
+                dice.choice(sleeping).send(signal.SIGCONT)
+        self._wait_for_numbers(1)
+        for instance in self.instances:
+            assert instance.end(signal.SIGTERM) == 0
+        self._ended += self.instances
+        self.instances = []
+
+    def _wait_for_numbers(self, count: int) -> None:
+        end = self._end() + count
+        wait_until(lambda: self._end() >= end, _WAIT_S, "the leader counts on")
+
+    def _end(self) -> int:
+        at = TopicPartition(self.topic, 0)
+        return self._watching.get_watermark_offsets(at, timeout=_WAIT_S)[1]
+
+    @staticmethod
+    def _stop(leader: Instance) -> None:
+        leader.send(signal.SIGSTOP)
+
+    def _kill(self, leader: Instance) -> None:
+        self._replace(leader, signal.SIGKILL, -9)
+
+    def _resign(self, leader: Instance) -> None:
+        self._replace(leader, signal.SIGTERM, 0)
+
+    def _replace(self, leader: Instance, number: signal.Signals, code: int) -> None:
+        assert leader.end(number) == code
+        self._ended.append(leader)
+        self.instances.remove(leader)
+        self.instances.append(self._new())
+
+    def check(self) -> int:
+        """Compare what is admitted with what was said; how far they have counted."""
+        with self._topics.open() as ledger:
+            granted = {
+                (claim.epoch, claim.grant_id)
+                for claim, has_won in ledger.claims()
+                if has_won and claim.scope == self._told["scope"]
+            }
+            led = [one for one in self._said() if "leads" in one]
+            epochs = [one["leads"] for one in led]
+            assert len(epochs) == len(set(epochs)), "two leaders of one epoch"
+            assert {(one["leads"], one["grant"]) for one in led} <= granted
+            admitted: dict[int, int] = {}
+            config = {**self._kafka.config, "group.id": self.topic,
+                      "auto.offset.reset": "earliest"}  # fmt: skip
+            end = self._end()
+            require = {self.topic: [self._told["scope"]]}
+            with FencedConsumer(config, ledger, require=require) as consumer:
+                consumer.subscribe([self.topic])
+
+                def is_read() -> bool:
+                    for message in consumer.consume(1000, 0.2):
+                        assert message.error() is None
+                        admitted[message.offset() or 0] = int(message.value() or b"0")
+                    assigned = consumer.assignment()
+                    return any(tp.offset >= end for tp in consumer.position(assigned))
+
+                wait_until(is_read, _WAIT_S, "all is read")
+        numbers = list(admitted.values())
+        assert numbers == list(range(1, len(numbers) + 1)), "a gap, or a repetition"
+        for one in self._said():
+            for offset, outcome in one.get("receipts", ()):
+                assert outcome == ("admitted" if offset in admitted else "fenced")
+        return len(numbers)
+
+    def _said(self) -> list[dict[str, Any]]:
+        return [one for instance in self._ended for one in instance.said]
+
+    def close(self) -> None:
+        """End what is still there."""
+        for instance in self.instances:
+            instance.end(signal.SIGKILL)
+        self._watching.close()
