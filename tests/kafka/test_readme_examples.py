@@ -83,6 +83,21 @@ def test_one_leader_for_each_partition(kafka: KafkaBroker, play: Play) -> None:
             assert values_of(consumer.consume(1, 30)) == [b"v"]
 
 
+def test_a_relay_that_leads(
+    kafka: KafkaBroker, topic: str, play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = block_with("def relay").replace(
+        'KafkaElection(kafka, "relay")',
+        f'KafkaElection(kafka, "relay-{topic}", topic={topic!r})',
+    )
+    play(code, {})
+    play(code.replace('"third"', '"third", "fourth"'), {})
+    assert capsys.readouterr().out == ("epoch 1: 3 admitted\nepoch 2: 1 admitted\n")
+    values = [record.value() for record in read_all(kafka, topic)]
+    written = [b"first", b"second", b"third", b"fourth"]
+    assert [value for value in values if value is not None] == written
+
+
 @pytest.fixture
 def stops_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Has a runner stop once so many messages are applied."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from epochfence import (
     lead,
 )
 from epochfence.testing import MemoryConsumer, MemoryLedger, MemoryLog, MemoryProducer
+from epochfence.testing.clients import MemoryKeeper
 from epochfence.testing.plugin import Zombie
 from support.local_election import LocalElection, LocalOffice
 from support.waiting import wait_until
@@ -58,7 +60,7 @@ def new_lead(memory_ledger: MemoryLedger, election: LocalElection) -> NewLead:
             "topics": ["orders"],
             "holder": "a",
             "longest_wait_s": 0.2,
-            "new_producer": lambda held: MemoryProducer(ledger, held),
+            "new_producer": partial(MemoryProducer, ledger),
             **options,
         }
         return lead({}, ledger, **given)
@@ -118,7 +120,11 @@ def test_it_leads_and_hands_over(
     memory_log: MemoryLog, new_lead: NewLead, election: LocalElection
 ) -> None:
     told: list[str] = []
-    leading = new_lead(on_state=lambda state, _: told.append(state))
+
+    def note(state: str, _: str) -> None:
+        told.append(state)
+
+    leading = new_lead(on_state=note)
     for epoch in (1, 2):
         with leading as tenure:
             assert tenure.leadership.epoch == epoch
@@ -202,7 +208,11 @@ def test_who_slept_between_election_and_claim_loses(
     told: list[tuple[str, str]] = []
     claims = iter([lambda: memory_ledger.claim(SCOPE, holder="quicker")])
     election.on_won = lambda: next(claims, lambda: None)()
-    with new_lead(on_state=lambda *one: told.append(one)) as tenure:
+
+    def note(state: str, reason: str) -> None:
+        told.append((state, reason))
+
+    with new_lead(on_state=note) as tenure:
         assert tenure.leadership.epoch == 2
         assert election.resignations == 1
     assert any(state == "waiting" and "quicker" in reason for state, reason in told), (
@@ -320,9 +330,10 @@ def test_everything_admitted_is_recovered_first(
     def recover(messages: Sequence[Message]) -> None:
         read.extend(message.value() for message in messages)
 
-    with new_lead(
-        recover=recover, cursors=True, on_progress=lambda at: progress.append(dict(at))
-    ) as tenure:
+    def note(at: Mapping[Any, tuple[int, int]]) -> None:
+        progress.append(dict(at))
+
+    with new_lead(recover=recover, cursors=True, on_progress=note) as tenure:
         assert read == [b"a", b"b"]
         assert tenure.recovered is not None
         assert tenure.recovered.messages == 2
@@ -338,9 +349,10 @@ def test_everything_admitted_is_recovered_first(
 def test_a_cursor_that_retention_may_have_taken_is_unknown(
     new_lead: NewLead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from epochfence.testing.clients import MemoryKeeper
+    def compacted(*_: object) -> bool:
+        return True
 
-    monkeypatch.setattr(MemoryKeeper, "is_compacted", lambda *_: True)
+    monkeypatch.setattr(MemoryKeeper, "is_compacted", compacted)
     with new_lead(cursors=True) as tenure:
         assert tenure.recovered is not None
         assert tenure.recovered.cursors == {}
@@ -454,7 +466,12 @@ def test_a_deposed_leader_gives_up_what_it_has_not_sent(
     purged: list[str] = []
     with new_lead() as tenure:
         purge = tenure.producer.purge
-        vars(tenure.producer)["purge"] = lambda: (purged.append("it"), purge())
+
+        def noted() -> None:
+            purged.append("it")
+            purge()
+
+        vars(tenure.producer)["purge"] = noted
         memory_ledger.depose(tenure.leadership)
         assert tenure.wait(30)
     assert purged == ["it"]

@@ -18,7 +18,7 @@ _CONFIRM_S = 60
 
 
 def main(told: dict[str, Any]) -> None:
-    logging.basicConfig(level=logging.WARNING)
+    logging.basicConfig(level=logging.ERROR)
     topic: str = told["topic"]
     config = {
         "bootstrap.servers": told["servers"],
