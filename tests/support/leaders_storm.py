@@ -55,13 +55,15 @@ class Instance:
             (one["leads"] for one in list(self.said) if "leads" in one), default=0
         )
 
-    def send(self, number: signal.Signals) -> None:
+    def tell(self, number: signal.Signals) -> None:
+        """Send it a signal."""
         self._process.send_signal(number)
         self.is_stopped = number == signal.SIGSTOP
 
     def end(self, number: signal.Signals) -> int:
         """Have it end, and wait for that; its exit code."""
-        self._process.send_signal(number)
+        if self._process.poll() is None:
+            self._process.send_signal(number)
         if self.is_stopped:
             self._process.send_signal(signal.SIGCONT)
         code = self._process.wait(_WAIT_S)
@@ -116,7 +118,9 @@ class Storm:
         highest = max(one.epoch for one in (*self.instances, *self._ended))
         return found if found and found.epoch == highest > 0 else None
 
-    def _wait_for_leader(self, above: int) -> Instance:
+    def wait_for_leader(self, above: int) -> Instance:
+        """Who leads, once that is under a higher epoch."""
+
         def next_leader() -> Instance | None:
             leader = self.leader
             return leader if leader and leader.epoch > above else None
@@ -130,21 +134,22 @@ class Storm:
         ways: list[Callable[[Instance], None]] = [self._stop, self._kill, self._resign]
         epoch = 0
         for _ in range(successions):
-            leader = self._wait_for_leader(epoch)
+            leader = self.wait_for_leader(epoch)
             epoch = leader.epoch
-            self._wait_for_numbers(dice.randint(1, _NUMBERS))
+            self.wait_for_numbers(dice.randint(1, _NUMBERS))
             dice.choice(ways)(leader)
-            self._wait_for_leader(epoch)
+            self.wait_for_leader(epoch)
             sleeping = [one for one in self.instances if one.is_stopped]
             if len(sleeping) > 1:
-                dice.choice(sleeping).send(signal.SIGCONT)
-        self._wait_for_numbers(1)
+                dice.choice(sleeping).tell(signal.SIGCONT)
+        self.wait_for_numbers(1)
         for instance in self.instances:
             assert instance.end(signal.SIGTERM) == 0
         self._ended += self.instances
         self.instances = []
 
-    def _wait_for_numbers(self, count: int) -> None:
+    def wait_for_numbers(self, count: int) -> None:
+        """Wait until the topic has so many more records."""
         end = self._end() + count
         wait_until(lambda: self._end() >= end, _WAIT_S, "the leader counts on")
 
@@ -154,16 +159,19 @@ class Storm:
 
     @staticmethod
     def _stop(leader: Instance) -> None:
-        leader.send(signal.SIGSTOP)
+        leader.tell(signal.SIGSTOP)
 
     def _kill(self, leader: Instance) -> None:
-        self._replace(leader, signal.SIGKILL, -9)
+        assert leader.end(signal.SIGKILL) == -9
+        self.replace(leader)
 
     def _resign(self, leader: Instance) -> None:
-        self._replace(leader, signal.SIGTERM, 0)
+        assert leader.end(signal.SIGTERM) == 0
+        self.replace(leader)
 
-    def _replace(self, leader: Instance, number: signal.Signals, code: int) -> None:
-        assert leader.end(number) == code
+    def replace(self, leader: Instance) -> None:
+        """Start another in place of one that has ended, or will in a moment."""
+        leader.end(signal.SIGTERM)
         self._ended.append(leader)
         self.instances.remove(leader)
         self.instances.append(self._new())
