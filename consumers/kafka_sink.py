@@ -39,7 +39,7 @@ from epochfence.consumers.group_positions import (
     stored_states,
 )
 from epochfence.consumers.kafka_output import Output
-from epochfence.consumers.sink import SinkBatch, checked_apply
+from epochfence.consumers.sink import SinkBatch, checked_apply, taken
 from epochfence.epochs.connection import (
     Config,
     LastError,
@@ -189,7 +189,7 @@ class KafkaSink:
             Exception: As `write`.
         """
         with ExitStack() as held:
-            held.enter_context(self._lock)
+            held.enter_context(taken(self._lock))
             try:
                 producer = self._begun(batches)
             except _MetadataTooLarge:

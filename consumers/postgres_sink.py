@@ -27,6 +27,7 @@ from epochfence.consumers.sink import (
     checked_apply,
     row_of_start,
     start_of_row,
+    taken,
 )
 from epochfence.consumers.upsert import (
     Upsert,
@@ -198,7 +199,7 @@ class PostgresSink:
             Exception: As `write`.
         """
         with ExitStack() as transaction:
-            transaction.enter_context(self._lock)
+            transaction.enter_context(taken(self._lock))
             begin = self._connections.transaction()
             connection = transaction.enter_context(begin)
             transaction_id = self._check(connection, batches)

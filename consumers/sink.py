@@ -9,7 +9,9 @@ instances that both believe to own a partition, the one that is behind changes n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -103,6 +105,17 @@ def check_acts(name: str, function: object) -> None:
             )  # fmt: skip
 
 
+@contextmanager
+def taken(lock: threading.Lock) -> Generator[None, None, None]:
+    """A lock that is taken, also where who took it is gone before it was given back.
+
+    So it is where Ctrl-C comes between the beginning of a write and its end: nobody
+    holds what would end it then, and whatever else was entered is left likewise.
+    """
+    with lock:
+        yield
+
+
 def row_of_start(start: EpochStart) -> tuple[Any, ...]:
     """An epoch start as a row: the fields of `EpochStart`, the position's last."""
     return (*start[:6], *start.position)
@@ -167,6 +180,9 @@ class OverlappingSink(Sink, Protocol):
 
         A `SinkRunner` calls that once, in a thread of its own, and calls nothing else
         of the sink until it has returned. Nothing counts as stored before.
+
+        A class that comes of such a one and has a `write` of its own is written to by
+        that.
 
         Raises:
             Exception: As `write`, which goes for what it gives, too.

@@ -181,6 +181,7 @@ class SinkRunner:
         self._gathered: dict[Place, list[Message]] = {}
         self._in_hand: dict[Place, SinkBatch] = {}
         self._writing = Writing(sink)
+        self._is_known = True  # what became of the last write
         # What the sink has stored of each partition, as far as this instance knows.
         self._stored: dict[Place, SinkPosition | None] = {}
         self._starts: dict[Place, set[EpochStart]] = {}
@@ -218,9 +219,14 @@ class SinkRunner:
             with stopped_by_signals(self) if handles_signals else nullcontext():
                 self._run()
             self._commit(asynchronous=False)
-        finally:
-            self._writing.close()
-            consumer.close()
+        except Exception:
+            self._close(waits=True)
+            raise
+        except BaseException:
+            # A second Ctrl-C ends what does not end by itself.
+            self._close(waits=False)
+            raise
+        self._close(waits=True)
 
     def _run(self) -> None:
         wait_s = _FIRST_WAIT_S
@@ -233,11 +239,21 @@ class SinkRunner:
             except _PASSING as error:
                 failure = error
             self._end_write()
+            if self._in_hand:
+                return  # told to stop while it is not known what became of it
+            batches: dict[Place, SinkBatch] = {}
+            if failure is None:
+                try:
+                    batches = self._batches()
+                except LedgerClosed:
+                    raise
+                except _PASSING as error:
+                    failure = error
             if failure is not None:
                 wait_s = self._wait_after(failure, wait_s)
                 continue
             wait_s = _FIRST_WAIT_S
-            self._begin_write()
+            self._begin_write(batches)
             if time.monotonic() >= self._next_commit:
                 self._commit(asynchronous=True)
         self._end_write()
@@ -287,9 +303,13 @@ class SinkRunner:
                 else:
                     self._gathered.setdefault(piece.place, []).extend(piece.messages)
             # Many that were rejected do not wait for messages.
-            is_batch = not missing or len(self._letters) >= self._batch_size
+            is_batch = not missing or self._waiting_letters() >= self._batch_size
             if is_batch or left_s <= _SERVE_S:
                 return
+
+    def _waiting_letters(self) -> int:
+        in_hand = sum(len(batch.rejected) for batch in self._in_hand.values())
+        return len(self._letters) - in_hand
 
     @staticmethod
     def _take_events(events: Sequence[Message]) -> None:
@@ -345,13 +365,15 @@ class SinkRunner:
         self._starts[place] = set() if state is None else set(state.starts)
         return state
 
-    def _begin_write(self) -> None:
+    def _begin_write(self, batches: dict[Place, SinkBatch]) -> None:
         """Take in hand what was gathered, and begin to write it.
 
         It is nowhere else then: an error that is not dealt with where the write ends
         ends the run.
         """
-        self._in_hand = self._batches()
+        assert not self._in_hand, "what is in hand would be lost"
+        self._in_hand = batches
+        self._is_known = True
         for place in self._in_hand:
             self._gathered.pop(place, None)
         if self._in_hand:
@@ -365,14 +387,13 @@ class SinkRunner:
     def _end_write(self) -> None:
         """See that what is in hand is written, but for what was given up meanwhile."""
         wait_s = _FIRST_WAIT_S
-        is_known = True
         while self._in_hand or self._writing.is_under_way:
             try:
-                if not is_known:
+                if not self._is_known:
                     if self._is_stopping:
                         return
                     self._compare()
-                    is_known = True
+                    self._is_known = True
                 if not self._writing.is_under_way and self._in_hand:
                     self._writing.begin(self._sorted())
                 if self._writing.is_under_way:
@@ -384,7 +405,7 @@ class SinkRunner:
                 self._in_hand.pop(place, None)
                 self._reload(error)
             except SinkUnavailable as error:
-                is_known = False
+                self._is_known = False
                 wait_s = self._wait_after(error, wait_s)
 
     def _settle(self) -> None:
@@ -507,6 +528,12 @@ class SinkRunner:
                 self._uncommitted -= {(tp.topic, tp.partition) for tp in of_topic}
 
     # The end.
+
+    def _close(self, *, waits: bool) -> None:
+        try:
+            self._writing.close(waits=waits)
+        finally:
+            self._consumer.close()
 
     def close(self) -> None:
         """Give the client back, where `run` was never called."""

@@ -19,6 +19,7 @@ from epochfence.consumers.sink import (
     checked_apply,
     row_of_start,
     start_of_row,
+    taken,
 )
 from epochfence.consumers.upsert import (
     Upsert,
@@ -248,7 +249,7 @@ class SqliteSink:
             Exception: As `write`.
         """
         with ExitStack() as transaction:
-            transaction.enter_context(self._lock)
+            transaction.enter_context(taken(self._lock))
             transaction.enter_context(self._told_apart())
             # At once: what is compared must not change before it is written.
             begin = self._transaction("BEGIN IMMEDIATE")

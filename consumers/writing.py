@@ -6,10 +6,14 @@ next messages take to be read and judged: so both happen at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 
 from epochfence.consumers.sink import OverlappingSink, Sink, SinkBatch
+
+_log = logging.getLogger(__name__)
 
 
 class Writing:
@@ -21,20 +25,28 @@ class Writing:
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self._overlapping = sink if isinstance(sink, OverlappingSink) else None
-        self._threads: ThreadPoolExecutor | None = None
+        self._overlapping: OverlappingSink | None = None
+        if isinstance(sink, OverlappingSink) and _overlaps(sink):
+            self._overlapping = sink
+        # A thread of its own, no executor: that one ends with the main thread, while
+        # a runner in another thread may go on.
+        self._thread: threading.Thread | None = None
+        self._ends: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._outcomes: SimpleQueue[Exception | None] = SimpleQueue()
         self._batches: Sequence[SinkBatch] = ()
-        self._end: Future[None] | None = None
+        self._is_in_thread = False
+        # What became of a write: nothing known, nothing wrong, or an error.
+        self._known: list[Exception | None] = []
 
     @property
     def is_under_way(self) -> bool:
         """Whether a write was begun of which nobody has asked what became."""
-        return self._end is not None
+        return self._is_in_thread or bool(self._known)
 
     @property
     def is_over(self) -> bool:
         """Whether nothing has to be waited for."""
-        return self._end is None or self._end.done()
+        return not self._is_in_thread or not self._outcomes.empty()
 
     @property
     def batches(self) -> Sequence[SinkBatch]:
@@ -44,31 +56,50 @@ class Writing:
     def begin(self, batches: Sequence[SinkBatch]) -> None:
         """Begin to write; `end` tells what became of it, errors included."""
         self._batches = batches
-        self._end = None
         try:
-            self._end = self._begun(batches)
+            if self._overlapping is None or not self._has_thread():
+                self._sink.write(batches)
+            else:
+                self._ends.put(self._overlapping.begin_write(batches))
+                self._is_in_thread = True
+                return
         except Exception as error:
-            self._end = Future()
-            self._end.set_exception(error)
+            self._known.append(error)
+        else:
+            self._known.append(None)
 
-    def _begun(self, batches: Sequence[SinkBatch]) -> Future[None]:
-        if self._overlapping is not None:
-            end = self._overlapping.begin_write(batches)
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(1, "epochfence-sink")
-            return self._threads.submit(end)
-        self._sink.write(batches)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+    def _has_thread(self) -> bool:
+        """Whether there is one, before there is something for it to do."""
+        if self._thread is None:
+            thread = threading.Thread(
+                target=self._work, name="epochfence-sink", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads are to be had
+                return False
+            self._thread = thread
+        return True
+
+    def _work(self) -> None:
+        for end in iter(self._ends.get, None):
+            try:
+                end()
+            except Exception as error:
+                self._outcomes.put(error)
+            else:
+                self._outcomes.put(None)
 
     @property
     def has_succeeded(self) -> bool:
         """Wait for the end, if there is one to wait for: whether all is stored."""
-        if self._end is None:
-            return False
-        wait([self._end])
-        return self._end.exception() is None
+        self._wait()
+        return self._known == [None]
+
+    def _wait(self) -> None:
+        if self._is_in_thread:
+            self._known.append(self._outcomes.get())
+            self._is_in_thread = False
 
     def end(self) -> Sequence[SinkBatch]:
         """Wait for the end; what was stored.
@@ -76,13 +107,36 @@ class Writing:
         Raises:
             Exception: Whatever the sink raised.
         """
-        end, self._end = self._end, None
-        assert end is not None
-        end.result()
+        self._wait()
+        error = self._known.pop()
+        if error is not None:
+            raise error
         return self._batches
 
-    def close(self) -> None:
-        """Wait for the end, whatever comes of it; the thread is gone then."""
-        if self._threads is not None:
-            self._threads.shutdown()
-            self._threads = None
+    def close(self, *, waits: bool) -> None:
+        """Have the thread end.
+
+        Args:
+            waits: Whether to wait for what it is doing. If it fails, that is logged.
+        """
+        if waits:
+            self._wait()
+        self._is_in_thread = False
+        if self._thread is not None:
+            self._ends.put(None)
+        for error in filter(None, self._known):
+            _log.error("the last write of the run has failed: %s", error)
+        self._known.clear()
+
+
+def _overlaps(sink: Sink) -> bool:
+    """Whether a sink's class has `begin_write`, and no heir of it a `write` alone.
+
+    Who puts something around `write` wants it to be called.
+    """
+    for kind in type(sink).__mro__:
+        if "begin_write" in vars(kind):
+            return True
+        if "write" in vars(kind):
+            return False
+    return False

@@ -56,8 +56,14 @@ def producer(memory_log: MemoryLog, memory_ledger: MemoryLedger) -> MemoryProduc
 class OverlappingMemorySink(MemorySink):
     """Writes in the runner's other thread."""
 
+    def end(self, batches: Sequence[SinkBatch]) -> None:
+        super().write(batches)
+
+    def write(self, batches: Sequence[SinkBatch]) -> None:
+        self.end(batches)
+
     def begin_write(self, batches: Sequence[SinkBatch]) -> Callable[[], None]:
-        return partial(self.write, batches)
+        return partial(self.end, batches)
 
 
 @pytest.fixture(params=[MemorySink, OverlappingMemorySink])
@@ -217,10 +223,10 @@ class Slow(OverlappingMemorySink):
         self.calls.append("load")
         return super().load(topic, partition)
 
-    def write(self, batches: Sequence[SinkBatch]) -> None:
+    def end(self, batches: Sequence[SinkBatch]) -> None:
         self.has_begun.set()
         assert self.may_end.wait(30)
-        super().write(batches)
+        super().end(batches)
         self.calls.append("written")
 
 
@@ -284,7 +290,7 @@ def test_the_last_write_is_waited_for_as_well(
     producer: MemoryProducer, new_runner: NewRunner
 ) -> None:
     class Broken(OverlappingMemorySink):
-        def write(self, batches: Sequence[SinkBatch]) -> None:
+        def end(self, batches: Sequence[SinkBatch]) -> None:
             threading.Event().wait(0.2)  # it is not over when it was begun
             raise ZeroDivisionError
 
@@ -313,6 +319,150 @@ def test_the_end_waits_for_what_is_being_written(
     assert memory_log.committed("g", "orders", 0).offset == 2
 
 
+class Failing(OverlappingMemorySink):
+    """Fails to come to the end of its second write, and has the run stop meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def end(self, batches: Sequence[SinkBatch]) -> None:
+        self.writes += 1
+        if self.writes == 2:
+            self.meanwhile()
+            raise SinkUnavailable("x", "it does not answer")
+        super().end(batches)
+
+
+def test_a_stop_while_a_write_fails_loses_nothing(
+    producer: MemoryProducer, new_runner: NewRunner
+) -> None:
+    write(producer, "a", "b", "c", "d", "e")
+    sink = Failing()
+    runner = new_runner(sink=sink, batch_size=2)
+    sink.meanwhile = runner.stop
+    runner.run(["orders"], handles_signals=False)
+    assert sink.values("orders") == [b"a", b"b"]
+    with running(new_runner(sink=sink), "orders"):
+        wait_for(sink, 6)
+    assert sink.values("orders") == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_look_that_fails_before_a_write_is_tried_again(
+    producer: MemoryProducer,
+    sink: MemorySink,
+    new_runner: NewRunner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write(producer, "a", "b")
+    runner = new_runner()
+    batches = vars(SinkRunner)["_batches"]
+    failures = iter([TopicUnavailable("orders", "no broker answers")] * 2)
+
+    def failing(of: SinkRunner) -> object:
+        for error in failures:
+            raise error
+        return batches(of)
+
+    monkeypatch.setattr(SinkRunner, "_batches", failing)
+    with running(runner, "orders"):
+        wait_for(sink, 3)
+    assert sink.values("orders") == [b"a", b"b"]
+
+
+def test_a_write_of_ones_own_around_a_sink_is_called(
+    producer: MemoryProducer, new_runner: NewRunner
+) -> None:
+    class Counting(OverlappingMemorySink):
+        writes = 0
+
+        def write(self, batches: Sequence[SinkBatch]) -> None:
+            self.writes += 1
+            super().write(batches)
+
+        def begin_write(self, batches: Sequence[SinkBatch]) -> Callable[[], None]:
+            raise AssertionError("it goes past `write`")
+
+    class Heir(Counting):
+        def write(self, batches: Sequence[SinkBatch]) -> None:
+            super().write(batches)
+
+    write(producer, "a")
+    sink = Heir()
+    with running(new_runner(sink=sink), "orders"):
+        wait_for(sink, 2)
+    assert sink.writes > 0
+
+
+def test_where_no_thread_is_to_be_had(
+    producer: MemoryProducer, new_runner: NewRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "epochfence-sink":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    write(producer, "a")
+    sink = OverlappingMemorySink()
+    with running(new_runner(sink=sink), "orders"):
+        wait_for(sink, 2)
+
+
+def test_a_second_signal_ends_a_write_that_does_not_end(
+    producer: MemoryProducer, new_runner: NewRunner
+) -> None:
+    write(producer, "a")
+    sink = Slow()
+
+    def interrupt() -> None:
+        sink.has_begun.wait(30)
+        runner_is_stopped = threading.Event()
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            runner_is_stopped.wait(0.5)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        new_runner(sink=sink).run(["orders"])
+    thread.join()
+    assert sink.values("orders") == []
+    sink.may_end.set()
+
+
+def test_an_error_of_the_last_write_is_told_where_another_ends_the_run(
+    producer: MemoryProducer,
+    new_runner: NewRunner,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reading_has_failed = threading.Event()
+
+    class Broken(OverlappingMemorySink):
+        def end(self, batches: Sequence[SinkBatch]) -> None:
+            assert reading_has_failed.wait(30)
+            raise ZeroDivisionError("in the store")
+
+    write(producer, "a")
+    runner = new_runner(sink=Broken())
+    gather = vars(SinkRunner)["_gather_next"]
+
+    def gathered(of: SinkRunner) -> None:
+        if vars(of)["_in_hand"]:
+            reading_has_failed.set()
+            raise KafkaException("it cannot go on")
+        gather(of)
+
+    monkeypatch.setattr(SinkRunner, "_gather_next", gathered)
+    with pytest.raises(KafkaException):
+        runner.run(["orders"])
+    assert "in the store" in caplog.text
+
+
 class HalfDown(OverlappingMemorySink):
     """Can be read, and not written to while it is down."""
 
@@ -326,11 +476,11 @@ class HalfDown(OverlappingMemorySink):
         self.loaded.append(partition)
         return super().load(topic, partition)
 
-    def write(self, batches: Sequence[SinkBatch]) -> None:
+    def end(self, batches: Sequence[SinkBatch]) -> None:
         if self.is_down:
             self.refused += 1
             raise SinkUnavailable("x", "it is down")
-        super().write(batches)
+        super().end(batches)
 
 
 def test_a_partition_that_comes_back_in_the_middle_of_a_write(
@@ -461,7 +611,7 @@ def test_a_sink_that_accuses_what_was_not_written(
     producer: MemoryProducer, new_runner: NewRunner
 ) -> None:
     class Misspelling(OverlappingMemorySink):
-        def write(self, batches: Sequence[SinkBatch]) -> None:
+        def end(self, batches: Sequence[SinkBatch]) -> None:
             raise SinkFenced("Orders", 0, (None, None, None), (None, None, 7))
 
     write(producer, "a")
@@ -489,7 +639,7 @@ def test_what_the_sink_raises_ends_the_run(
     producer: MemoryProducer, sink: MemorySink, new_runner: NewRunner
 ) -> None:
     class Broken(OverlappingMemorySink):
-        def write(self, batches: Sequence[SinkBatch]) -> None:
+        def end(self, batches: Sequence[SinkBatch]) -> None:
             raise ZeroDivisionError
 
     write(producer, "a")
@@ -656,11 +806,11 @@ def test_what_the_function_raises_ends_the_run_whatever_it_is(
     """
 
     class Asking(OverlappingMemorySink):
-        def write(self, batches: Sequence[SinkBatch]) -> None:
+        def end(self, batches: Sequence[SinkBatch]) -> None:
             if not self.failures:
                 self.failures += 1
                 raise LedgerUnavailable("epochfence.coordination", "asked in vain")
-            super().write(batches)
+            super().end(batches)
 
     write(producer, "a")
     sink = Asking()

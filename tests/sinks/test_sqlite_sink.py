@@ -64,6 +64,17 @@ def test_what_the_function_raises_undoes_everything(path: Path) -> None:
     assert applied_in(path) == []
 
 
+def test_a_write_that_was_begun_and_given_up_holds_nothing(
+    path: Path, sink: SqliteSink
+) -> None:
+    """Ctrl-C, before anybody has got hold of its end."""
+    sink.begin_write([batch([message(0, b"a")])])
+    assert applied_in(path) == []
+    with SqliteSink(path, apply_sqlite, timeout_s=0.2) as other:
+        other.write([batch([message(0, b"b")])])
+    assert sink.load("orders", 0) is not None
+
+
 def test_a_wrong_statement_of_the_function_is_told_as_it_is(path: Path) -> None:
     def misspelt(cursor: sqlite3.Cursor, _: Sequence[Message]) -> None:
         cursor.execute("INSERT INTO no_such_table VALUES (1)")
