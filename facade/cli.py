@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from epochfence import cli_audit, cli_deadletters, cli_demo, cli_gate, cli_ledger
+from epochfence import (
+    cli_audit,
+    cli_deadletters,
+    cli_demo,
+    cli_gate,
+    cli_leader,
+    cli_ledger,
+)
 
 app = typer.Typer(
     name="epochfence",
@@ -23,6 +30,7 @@ app.command("demo")(cli_demo.demo)
 app.command("audit")(cli_audit.audit)
 app.command("gate")(cli_gate.gate)
 app.add_typer(cli_deadletters.app, name="deadletters")
+app.add_typer(cli_leader.app, name="leader")
 app.add_typer(cli_ledger.app, name="ledger")
 
 

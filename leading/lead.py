@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from types import TracebackType
 
 from confluent_kafka import Producer, TopicPartition
@@ -30,10 +30,12 @@ from epochfence.epochs.errors import (
 )
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger, check_ledger
+from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.values import check_function, check_scope, check_timeout
 from epochfence.leading.recovery import Apply, OnProgress, Recovery
 from epochfence.leading.tenure import State, Tenure
 from epochfence.producers.fenced_producer import FencedProducer
+from epochfence.producers.judging import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +56,8 @@ _CAMPAIGN_S = 0.5
 #: The same while a standby reads on in between.
 _FOLLOW_S = 0.2
 _FIRST_WAIT_S = 0.1
+#: A tenure that lasted so long was none of an election that is at odds with itself.
+_SETTLED_S = 5.0
 _SLICE_S = 0.1
 
 
@@ -82,15 +86,18 @@ class lead:
         ledger: The ledger. Not closed here.
         election: Says who may try. Resigned from here, and not closed.
         scope: What to lead.
-        topics: What to take over, as for `FencedProducer.take_over`.
+        topics: What to take over, as for `FencedProducer.take_over`; none, where all
+            that is wanted is to lead.
         holder: Names this process, for people.
         attributes: Text pairs for whoever asks who leads, such as an address.
+        settings: How the topics' consumers judge, as for `FencedProducer`.
         recover: Gets everything that was admitted up to the own barriers, as lists of
-            messages, each partition's in order, before this process leads. What it
-            builds has to begin anew with each takeover, unless `standby`.
+            messages, each partition's in order, before this process leads.
+        reset: Called before that begins at the topics' start: what `recover` has built
+            is to be forgotten. So it is with each takeover, unless `standby`; and
+            whenever a topic was made anew, or its log was cut.
         standby: Whether to read on while waiting to be elected, so that a takeover
-            reads the tail only: `recover` gets each message once in the life of this
-            object, and should not act on them before it leads.
+            reads the tail only. `recover` should not act on messages before it leads.
         cursors: Whether to look for the last cursors (`produce(cursor=)`) of the
             predecessors: `tenure.recovered.cursors`.
         on_progress: Told how far the reading is, for each partition: the next offset,
@@ -116,7 +123,9 @@ class lead:
         *,
         holder: str,
         attributes: Mapping[str, str] | None = None,
+        settings: Settings | None = None,
         recover: Apply | None = None,
+        reset: Callable[[], object] | None = None,
         standby: bool = False,
         cursors: bool = False,
         on_progress: OnProgress | None = None,
@@ -133,7 +142,7 @@ class lead:
                 "(help(epochfence.elections.Election)).",
             )  # fmt: skip
         for name, function in (
-            ("recover", recover), ("on_progress", on_progress),
+            ("recover", recover), ("reset", reset), ("on_progress", on_progress),
             ("on_state", on_state), ("new_producer", new_producer),
         ):  # fmt: skip
             check_function(name, function)
@@ -145,7 +154,14 @@ class lead:
         self._topics = _checked_topics(topics)
         self._holder = holder
         self._attributes = attributes
-        self._recover = recover
+        self._settings = settings
+        if settings is None:
+            settings = FenceSettings([scope], unstamped="quarantine")
+        self._judged = settings
+        for name in map(_name_of, self._topics):
+            self._settings_of(name)
+        self._recover = _told(recover)
+        self._reset = _told(reset)
         self._is_standby = standby
         self._wants_cursors = cursors
         if standby and recover is None and not cursors:
@@ -153,8 +169,14 @@ class lead:
                 "standby", standby, "there is nothing to read for",
                 "Give recover, a function of messages, or cursors=True.",
             )  # fmt: skip
-        self._on_progress = on_progress
-        self._on_state = on_state
+        if standby and recover is not None and reset is None:
+            raise MisconfiguredError(
+                "reset", None, "a log may be cut, or its topic be made anew, while a "
+                "standby has read it",
+                "Give a function that forgets what `recover` has built.",
+            )  # fmt: skip
+        self._on_progress = _told(on_progress)
+        self._on_state = _told(on_state)
         self._new_producer = new_producer
         self._longest_wait_s = check_timeout(longest_wait_s)
         self._timeout_s = check_timeout(timeout_s)
@@ -163,6 +185,9 @@ class lead:
         # No Event: a signal's handler that sets one can meet its lock.
         self._is_stopping = False
         self._state: State = "ended"
+        # The latest epoch before the election that goes on; None: to be read.
+        self._seen: int | None = None
+        self._wait_s = _FIRST_WAIT_S
 
     @property
     def state(self) -> State:
@@ -185,10 +210,11 @@ class lead:
             MisconfiguredError: A setting is wrong, or there is no such topic.
             Exception: Whatever `recover` raises.
         """
-        if self._tenure is not None:
-            raise RuntimeError("it leads already: one tenure at a time")
         try:
             tenure = self._take()
+        except _UserError as failed:
+            self._leave()
+            raise failed.error from None
         except BaseException:
             self._leave()
             raise
@@ -226,62 +252,77 @@ class lead:
                     tenure = self._take()
                     if tenure is None or self._is_done(work, tenure):
                         return
+            except _UserError as failed:
+                raise failed.error from None
             finally:
                 self._leave()
 
     def _is_done(self, work: Callable[[Tenure], object], tenure: Tenure) -> bool:
         is_deposed = False
+        begun = time.monotonic()
         try:
             work(tenure)
         except Deposed as deposed:
             if deposed.scope != self._scope:
                 raise
             is_deposed = True
+        tenure.look()  # whoever worked on it may have heard of it first
         if not is_deposed and not tenure.over.is_set():
             return True
         self._tell("over", tenure.reason)
         _log.warning("%s: no longer the leader: %s", self._scope, tenure.reason)
-        self._end_tenure()
-        self._election.resign()
+        self._give_up()
+        if time.monotonic() > begun + _SETTLED_S:
+            self._wait_s = _FIRST_WAIT_S
+        else:
+            self._wait()  # an election that is won and lost must not fill the ledger
         return False
 
     # Becoming the leader.
 
     def _take(self) -> Tenure | None:
         """Wait until this process leads; None where it was told to stop before."""
+        if self._tenure is not None:
+            raise RuntimeError("it leads already: one tenure at a time")
         self._tell("waiting", "to be elected")
-        wait_s = _FIRST_WAIT_S
+        if not self._election.lost.is_set():
+            # Won before anybody knew which epoch was the latest.
+            self._election.resign()
         while not self._is_stopping:
             try:
                 tenure = self._campaign()
             except LedgerClosed:
                 raise
-            except (ClaimLost, Deposed) as error:
-                # Whoever slept that long is not who should try next.
-                self._end_tenure()
-                self._election.resign()
-                self._tell("waiting", str(error))
-                continue
-            except _PASSING as error:
-                self._end_tenure()
+            except (ClaimLost, Deposed, *_PASSING) as error:
+                # Whoever slept, or cannot lead, must not keep others from it.
+                self._give_up()
                 self._tell("waiting", str(error))
                 _log.warning(
-                    "%s: tried again in %.1f s: %s", self._scope, wait_s, error
+                    "%s: tried again in %.1f s: %s", self._scope, self._wait_s, error
                 )
-                self._wait(wait_s)
-                wait_s = min(wait_s * 2, self._longest_wait_s)
+                if self._wait_s >= self._longest_wait_s:
+                    self._close_recovery()  # it may be what does not get on
+                self._wait()
                 continue
             if tenure is not None:
                 return tenure
         return None
 
+    def _give_up(self) -> None:
+        self._end_tenure()
+        self._seen = None
+        self._election.resign()
+
     def _campaign(self) -> Tenure | None:
         """Stand for election for a moment, and take over if that is won."""
         # Before it is won: who sleeps behind this line claims what is taken by then.
-        seen = self._latest()
+        if self._seen is None or self._election.lost.is_set():
+            self._seen = self._latest()
+        seen = self._seen
         if self._is_standby:
             self._opened().follow(_FOLLOW_S)
         if not self._election.campaign(0 if self._is_standby else _CAMPAIGN_S):
+            self._wait_s = _FIRST_WAIT_S  # all is well, but for not being the first
             return None
         self._tell("taking-over", f"elected, epoch {seen} is the latest")
         leadership = self._ledger.claim(
@@ -292,13 +333,18 @@ class lead:
             timeout_s=self._timeout_s,
         )
         make = self._new_producer or self._made
-        tenure = Tenure(
-            leadership,
-            make(leadership),
-            self._ledger,
-            self._election,
-            lambda: self._is_stopping,
-        )
+        producer = make(leadership)
+        try:
+            tenure = Tenure(
+                leadership,
+                producer,
+                self._ledger,
+                self._election,
+                lambda: self._is_stopping,
+            )
+        except BaseException:
+            producer.close()
+            raise
         self._tenure = tenure
         return tenure if self._has_begun(tenure) else None
 
@@ -311,7 +357,11 @@ class lead:
 
     def _made(self, leadership: Leadership) -> FencedProducer:
         return FencedProducer(
-            self._config, self._ledger, leadership, timeout_s=self._timeout_s
+            self._config,
+            self._ledger,
+            leadership,
+            settings=self._settings,
+            timeout_s=self._timeout_s,
         )
 
     def _has_begun(self, tenure: Tenure) -> bool:
@@ -319,7 +369,7 @@ class lead:
         wait_s = _FIRST_WAIT_S
         while not tenure.over.is_set():
             try:
-                if not tenure.barriers:
+                if self._topics and not tenure.barriers:
                     tenure.barriers = tenure.producer.take_over(self._topics)
                 if self._recover is not None or self._wants_cursors:
                     tenure.recovered = self._opened().read_to(
@@ -332,6 +382,9 @@ class lead:
                 raise
             except _PASSING as error:
                 # Under the same leadership: each claim stays in the ledger for ever.
+                if wait_s >= self._longest_wait_s:
+                    raise
+                tenure.barriers = {}  # one may be gone
                 _log.warning(
                     "%s: tried again in %.1f s: %s", self._scope, wait_s, error
                 )
@@ -339,11 +392,22 @@ class lead:
                 tenure.wait(wait_s)
                 wait_s = min(wait_s * 2, self._longest_wait_s)
         self._tell("waiting", tenure.reason)
-        self._end_tenure()
-        self._election.resign()
+        self._give_up()
+        self._wait()
         return False
 
     # Reading.
+
+    def _settings_of(self, topic: str) -> FenceSettings:
+        if isinstance(self._judged, FenceSettings):
+            return self._judged
+        settings = self._judged.get(topic)
+        if settings is None:
+            raise MisconfiguredError(
+                "settings", list(self._judged), f"topic {topic} is not among them",
+                "Say how its consumers judge, or give one setting for all topics.",
+            )  # fmt: skip
+        return settings
 
     def _opened(self) -> Recovery:
         if self._recovery is None:
@@ -352,11 +416,12 @@ class lead:
                 if isinstance(self._config, Producer)
                 else connection_settings(self._config),
                 self._ledger,
+                {name: self._settings_of(name) for name in map(_name_of, self._topics)},
                 self._topics,
-                self._scope,
-                self._recover,
-                self._on_progress,
-                self._timeout_s,
+                reset=self._reset,
+                apply=self._recover,
+                on_progress=self._on_progress,
+                timeout_s=self._timeout_s,
             )
         return self._recovery
 
@@ -366,9 +431,11 @@ class lead:
         tenure, self._tenure = self._tenure, None
         if tenure is None:
             return
-        tenure.end(purges=not isinstance(self._config, Producer))
-        if not self._is_standby:
-            self._close_recovery()
+        try:
+            tenure.end()
+        finally:
+            if not self._is_standby:
+                self._close_recovery()
 
     def _close_recovery(self) -> None:
         recovery, self._recovery = self._recovery, None
@@ -377,13 +444,20 @@ class lead:
 
     def _leave(self) -> None:
         try:
-            self._end_tenure()
+            try:
+                self._end_tenure()
+            finally:
+                self._close_recovery()
         finally:
-            self._close_recovery()
+            self._seen = None
             self._election.resign()
-            self._tell("ended", "resigned")
+            with suppress(_UserError):  # what ended it is what is told
+                self._tell("ended", "resigned")
 
-    def _wait(self, wait_s: float) -> None:
+    def _wait(self) -> None:
+        """Wait before something is tried again; longer the next time."""
+        wait_s = self._wait_s
+        self._wait_s = min(wait_s * 2, self._longest_wait_s)
         until = time.monotonic() + wait_s * random.uniform(0.75, 1.25)
         while not self._is_stopping and time.monotonic() < until:
             time.sleep(min(_SLICE_S, wait_s))
@@ -401,7 +475,40 @@ def _checked_topics(
         raise MisconfiguredError(
             "topics", topics, "a list of topics is expected", "Use ['orders']."
         )
-    return list(topics)
+    found = list(topics)
+    for one in found:
+        if not isinstance(one, str | TopicPartition):
+            raise MisconfiguredError(
+                "topics", one, "neither a topic nor a partition",
+                "Give names, or confluent_kafka.TopicPartition for single ones.",
+            )  # fmt: skip
+    return found
+
+
+def _name_of(topic: str | TopicPartition) -> str:
+    return topic.topic if isinstance(topic, TopicPartition) else topic
+
+
+class _UserError(Exception):
+    """What a function of the application's raised; no error of ours is meant by it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _told(function: Callable[..., object] | None) -> Callable[..., object] | None:
+    """The function of an application, whose errors are not taken for ours."""
+    if function is None:
+        return None
+
+    def told(*arguments: object) -> object:
+        try:
+            return function(*arguments)
+        except Exception as error:
+            raise _UserError(error) from error
+
+    return told
 
 
 @contextmanager

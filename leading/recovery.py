@@ -13,8 +13,10 @@ from confluent_kafka import TopicPartition as At
 from epochfence.consumers.fenced_consumer import FencedConsumer
 from epochfence.consumers.outbox import place_of
 from epochfence.epochs.connection import Config
+from epochfence.epochs.errors import TopicUnavailable
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.messages import headers_of
+from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.stamps import CURSOR_HEADER
 from epochfence.epochs.topics import TopicKeeper
 from epochfence.epochs.values import Place
@@ -42,7 +44,7 @@ class Recovered:
         cursors: The cursor of the last admitted message that has one, None where none
             has, of each partition of which it is known.
         unknown: Partitions of which it is not: none was found, and the log does not
-            begin at 0, or its topic is compacted.
+            begin at 0; or their topic is compacted.
     """
 
     messages: int
@@ -52,14 +54,22 @@ class Recovered:
     unknown: frozenset[Place] = frozenset()
 
 
+class _WentBackError(Exception):
+    """What was read is not there any more, or not any more what it was."""
+
+
 class Recovery:
     """Reads what is admitted of topics, from their start, as a consumer would.
+
+    Where a topic was made anew, or its log was cut, what was read does not count any
+    more: then all is read once more.
 
     Args:
         config: Connection settings, as for confluent-kafka.
         ledger: The ledger.
+        require: How the records of each topic are judged.
         topics: Topics, and single partitions.
-        scope: What their records must carry.
+        reset: Called before reading begins at the topics' start.
         apply: Gets the admitted messages.
         on_progress: Told how far it is.
         timeout_s: How long a call may wait for the cluster.
@@ -69,38 +79,56 @@ class Recovery:
         self,
         config: Config,
         ledger: Ledger,
+        require: Mapping[str, FenceSettings],
         topics: Sequence[str | At],
-        scope: str,
+        *,
+        reset: Callable[[], object] | None,
         apply: Apply | None,
         on_progress: OnProgress | None,
         timeout_s: float,
     ) -> None:
         self._ledger = ledger
+        self._require = require
         self._topics = topics
         self._keeper: TopicKeeper | None = None
         if not ledger.is_embedded:  # that broker tells nothing
             self._keeper = ledger.clients.topic_keeper(config, timeout_s)
-        self._next_look = 0.0
         self._connection = dict(config)
         self._timeout_s = timeout_s
+        self._reset = reset
         self._apply = apply
         self._on_progress = on_progress
+        self._consumer: FencedConsumer | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin at the topics' start."""
+        self.close()
+        if self._reset is not None:
+            self._reset()
+        self._next_look = 0.0
+        self._ids: dict[str, str] = {}
+        self._next: dict[Place, int] = {}
+        self._cursors: dict[Place, bytes] = {}
+        self._messages = 0
         # Of no group: nothing is committed. The client wants a name all the same.
         self._consumer = FencedConsumer(
             {
-                **config,
+                **self._connection,
                 "group.id": "epochfence-recovery",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
             },
-            ledger,
-            require={_name_of(topic): [scope] for topic in topics},
-            unstamped="quarantine",
-            timeout_s=timeout_s,
+            self._ledger,
+            require=self._require,
+            timeout_s=self._timeout_s,
         )
-        self._assigned: set[Place] = set()
-        self._cursors: dict[Place, bytes] = {}
-        self._messages = 0
+
+    @property
+    def _reader(self) -> FencedConsumer:
+        if self._consumer is None:
+            raise RuntimeError("the recovery was closed")
+        return self._consumer
 
     def follow(self, wait_s: float) -> None:
         """Read on for a moment, new partitions too.
@@ -109,10 +137,13 @@ class Recovery:
             LedgerUnavailable, TableUnavailable, TopicUnavailable: For now.
             KafkaException: The client cannot go on.
         """
-        if time.monotonic() >= self._next_look:
-            self._assign(self._places())
-            self._next_look = time.monotonic() + _LOOK_EVERY_S
-        self._take(self._consumer.consume(_BATCH, wait_s))
+        try:
+            if time.monotonic() >= self._next_look:
+                self._assign(self._places())
+                self._next_look = time.monotonic() + _LOOK_EVERY_S
+            self._take(self._reader.consume(_BATCH, wait_s))
+        except _WentBackError:
+            self._begin()
 
     def _places(self) -> list[Place]:
         places: list[Place] = []
@@ -122,7 +153,7 @@ class Recovery:
             elif self._keeper is not None:
                 facts = self._keeper.facts(topic)
                 places += [(topic, n) for n in (facts.partitions if facts else ())]
-        return places
+        return list(dict.fromkeys(places))
 
     def read_to(
         self, barriers: Mapping[Place, int], is_over: Callable[[], bool]
@@ -130,33 +161,89 @@ class Recovery:
         """Read up to the barriers; None where the leadership is over before.
 
         Raises:
-            As `follow`.
+            TopicUnavailable: A partition does not get on, by an open transaction, or
+                as its barrier is gone.
+            Exception: As `follow`.
         """
-        self._assign(barriers)
-        asked = [At(*place) for place in barriers]
+        try:
+            # After the barriers: an id that is the same now was so all the time.
+            self._check_ids(barriers)
+            self._assign(barriers)
+            self._check_positions(barriers)
+        except _WentBackError:
+            self._begin()
+            self._check_ids(barriers)
+            self._assign(barriers)
+        at = self._positions(barriers)
+        moved_at = time.monotonic()
         while not is_over():
-            found = self._consumer.position(asked)
-            at = {(tp.topic, tp.partition): max(tp.offset, 0) for tp in found}
             if self._on_progress is not None:
                 self._on_progress(
                     {place: (at[place], end + 1) for place, end in barriers.items()}
                 )
             if all(at[place] > end for place, end in barriers.items()):
                 return self._recovered(barriers)
-            self._take(self._consumer.consume(_BATCH, _SLICE_S), barriers)
+            try:
+                self._take(self._reader.consume(_BATCH, _SLICE_S))
+            except _WentBackError:
+                self._begin()
+                self._assign(barriers)
+            before, at = at, self._positions(barriers)
+            if at != before or self._reader.progress:
+                moved_at = time.monotonic()
+            elif time.monotonic() > moved_at + self._timeout_s:
+                raise self._stuck(at, barriers)
         return None
 
+    def _stuck(
+        self, at: Mapping[Place, int], barriers: Mapping[Place, int]
+    ) -> TopicUnavailable:
+        place = next(place for place, end in barriers.items() if at[place] <= end)
+        reason = (
+            f"nothing more came for {self._timeout_s:g} s below the barrier at offset "
+            f"{barriers[place]}: an open transaction hides it, or it is gone"
+        )
+        return TopicUnavailable(place[0], reason, place[1], at[place])
+
+    def _positions(self, places: Iterable[Place]) -> dict[Place, int]:
+        found = self._reader.position([At(*place) for place in places])
+        return {(tp.topic, tp.partition): max(tp.offset, 0) for tp in found}
+
+    def _check_ids(self, places: Iterable[Place]) -> None:
+        """See that topics are in the life in which they were read.
+
+        Raises:
+            _WentBackError: One was made anew.
+        """
+        if self._keeper is None:
+            return
+        for topic in {topic for topic, _ in places}:
+            facts = self._keeper.facts(topic)
+            topic_id = "" if facts is None else facts.topic_id
+            if self._ids.setdefault(topic, topic_id) != topic_id:
+                raise _WentBackError
+
+    def _check_positions(self, barriers: Mapping[Place, int]) -> None:
+        """See that nothing was read that lies behind what was the end by then.
+
+        Raises:
+            _WentBackError: A log was cut.
+        """
+        at = self._positions(barriers)
+        for place, end in barriers.items():
+            if at[place] > end or at[place] < self._next.get(place, 0):
+                raise _WentBackError
+
     def _assign(self, places: Iterable[Place]) -> None:
-        new = [place for place in places if place not in self._assigned]
+        new = [place for place in places if place not in self._next]
         if new:
-            self._consumer.incremental_assign(
+            self._check_ids(new)
+            self._reader.incremental_assign(
                 [At(*place, OFFSET_BEGINNING) for place in new]
             )
-            self._assigned.update(new)
+            self._next.update(dict.fromkeys(new, 0))
 
-    def _take(
-        self, messages: Sequence[Message], barriers: Mapping[Place, int] | None = None
-    ) -> None:
+    def _take(self, messages: Sequence[Message]) -> None:
         admitted: list[Message] = []
         for message in messages:
             error = message.error()
@@ -166,9 +253,10 @@ class Recovery:
                 if error.code() != KafkaError._PARTITION_EOF:
                     _log.warning("%s[%s]: %s", *place_of(message), error.str())
                 continue
-            place = place_of(message)
-            if barriers is not None and (message.offset() or 0) > barriers[place]:
-                continue  # not of a predecessor
+            place, offset = place_of(message), message.offset() or 0
+            if offset < self._next[place]:
+                raise _WentBackError
+            self._next[place] = offset + 1
             admitted.append(message)
             for name, value in headers_of(message):
                 if name == CURSOR_HEADER and value is not None:
@@ -181,25 +269,24 @@ class Recovery:
         cursors: dict[Place, bytes | None] = {}
         unknown: set[Place] = set()
         for place in places:
-            if place in self._cursors:
+            keeper = self._keeper
+            if keeper is not None and keeper.is_compacted(place[0]):
+                unknown.add(place)  # the last one may be gone, and one before it not
+            elif place in self._cursors:
                 cursors[place] = self._cursors[place]
-            elif self._may_have_lost(place):
+            elif self._log_start(place) > 0:
                 unknown.add(place)
             else:
                 cursors[place] = None
         return Recovered(self._messages, cursors, frozenset(unknown))
 
-    def _may_have_lost(self, place: Place) -> bool:
+    def _log_start(self, place: Place) -> int:
         clients = self._ledger.clients
-        if self._keeper is not None and self._keeper.is_compacted(place[0]):
-            return True
         with clients.partition_reader(self._connection, *place) as reader:
-            return reader.bounds(self._timeout_s)[0] > 0
+            return reader.bounds(self._timeout_s)[0]
 
     def close(self) -> None:
         """Give the client back."""
-        self._consumer.close()
-
-
-def _name_of(topic: str | At) -> str:
-    return topic.topic if isinstance(topic, At) else topic
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()

@@ -57,9 +57,11 @@ class Tenure:
         self._is_stopping = is_stopping
         self._has_ended = False
         self._unwatch = ledger.watch(self._on_grant, self._on_close)
-        latest = ledger.state.latest(leadership.scope)
-        if latest is not None:
-            self._on_grant(latest)  # it may have come before the watch
+        try:
+            self.look()  # it may have come before the watch
+        except BaseException:
+            self._unwatch()
+            raise
         self._thread = threading.Thread(
             target=self._look, name=f"epochfence-tenure-{leadership.scope}", daemon=True
         )
@@ -81,7 +83,18 @@ class Tenure:
         """Wait until it is over; whether it is."""
         return self.over.wait(timeout_s)
 
+    @property
+    def is_told_to_stop(self) -> bool:
+        """Whether this process is to lead no more: by `stop`, or by a signal."""
+        return self._is_stopping()
+
     # How it ends.
+
+    def look(self) -> None:
+        """See whether another leads, as far as the ledger was read."""
+        latest = self._ledger.state.latest(self.leadership.scope)
+        if latest is not None:
+            self._on_grant(latest)
 
     def _end(self, reason: str) -> None:
         if not self.over.is_set():
@@ -104,19 +117,19 @@ class Tenure:
             elif self._is_stopping():
                 self._end("it was told to stop")
 
-    def end(self, *, purges: bool) -> None:
-        """Stop for good: what was handed over is waited for, or given up.
+    def end(self) -> None:
+        """Stop for good: what was handed over is waited for.
 
-        Args:
-            purges: Whether to give up what a deposed leader has not sent yet, which
-                nobody would admit.
+        What a deposed leader has not sent yet is given up: nobody would admit it.
         """
         self._has_ended = True
         self._end("it was left")
         self._unwatch()
         try:
-            if self.deposed is not None and purges:
+            if self.deposed is not None and not self.producer.is_shared:
                 self.producer.purge()
-            self.producer.close()
         finally:
-            self._thread.join()
+            try:
+                self.producer.close()
+            finally:
+                self._thread.join()

@@ -163,7 +163,11 @@ class FencedProducer:
         _TERRITORIES.add(self._territory)
         # A closed ledger shows no successor: nothing is written after it.
         self._unwatch = ledger.watch(self._on_grant, self._territory.close)
-        deposed = deposed_by(self.leaderships, ledger.state)
+        try:
+            deposed = deposed_by(self.leaderships, ledger.state)
+        except BaseException:
+            self._unwatch()
+            raise
         if deposed is not None:
             self._end_leadership(deposed)
 
@@ -204,6 +208,11 @@ class FencedProducer:
     def _end_leadership(self, deposed: Deposed) -> None:
         self._deposed = self._deposed or deposed
         self._territory.close()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the client was given, and may be that of others, too."""
+        return not self._is_own
 
     @property
     def _is_forked(self) -> bool:

@@ -78,7 +78,10 @@ def with_cursor(headers: Headers, cursor: str | bytes) -> list[tuple[str, Any]]:
     Raises:
         MisconfiguredError: It is no text, or too long.
     """
-    value: object = cursor.encode() if isinstance(cursor, str) else cursor
+    value: object = cursor
+    if isinstance(cursor, str):
+        # What is no text goes the way of what is none.
+        value = None if _is_broken(cursor) else cursor.encode()
     if not isinstance(value, bytes):
         raise MisconfiguredError(
             "cursor", cursor, "text or bytes are expected",
@@ -92,6 +95,11 @@ def with_cursor(headers: Headers, cursor: str | bytes) -> list[tuple[str, Any]]:
         )  # fmt: skip
     pairs: list[tuple[str, Any]] = list(headers)  # type: ignore[arg-type]
     return [*pairs, (CURSOR_HEADER, value)]
+
+
+def _is_broken(text: str) -> bool:
+    """Whether there are halves of characters in a text."""
+    return any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _is_reserved(name: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from confluent_kafka import Message, TopicPartition
 from epochfence import (
     Deposed,
     ElectionUnavailable,
+    FenceSettings,
     LedgerClosed,
     LedgerRegressed,
     LedgerUnavailable,
@@ -245,7 +247,7 @@ def test_a_takeover_that_does_not_get_through_needs_no_other_epoch(
             memory_log.fail(TopicUnavailable("orders", "no broker answers"), times=2)
 
     has_failed: list[str] = []
-    with new_lead(on_state=failing) as tenure:
+    with new_lead(on_state=failing, longest_wait_s=5) as tenure:
         assert tenure.leadership.epoch == 1
     assert has_failed
 
@@ -374,7 +376,10 @@ def test_a_standby_has_read_what_was_there_before(
         read.extend(message.value() for message in messages)
         batches.append(len(messages))
 
-    leading = new_lead(recover=recover, standby=True)
+    resets: list[str] = []
+    leading = new_lead(
+        recover=recover, reset=partial(resets.append, "it"), standby=True
+    )
     tenures: list[Tenure] = []
 
     def begin() -> None:
@@ -392,6 +397,160 @@ def test_a_standby_has_read_what_was_there_before(
     assert read == [b"a", b"b", b"c"]
     assert tenure.recovered is not None
     assert tenure.recovered.messages == 3
+    assert resets == ["it"]
+
+
+def standing_by(
+    memory_ledger: MemoryLedger, new_lead: NewLead, office: LocalOffice
+) -> tuple[MemoryProducer, LocalElection, lead, list[bytes | None]]:
+    """A leader that has written, and a standby that has read it."""
+    elected = LocalElection(office)
+    assert elected.campaign(0)
+    first = MemoryProducer(memory_ledger, memory_ledger.claim(SCOPE, holder="z"))
+    first.take_over(["orders"])
+    write(first, *"abcdefghij", cursor="at-")
+    read: list[bytes | None] = []
+
+    def recover(messages: Sequence[Message]) -> None:
+        read.extend(message.value() for message in messages)
+
+    leading = new_lead(recover=recover, reset=read.clear, standby=True, cursors=True)
+    return first, elected, leading, read
+
+
+@pytest.mark.parametrize("change", ["truncated", "truncated and written to", "anew"])
+def test_a_standby_begins_anew_where_what_it_read_is_gone(
+    change: str,
+    memory_ledger: MemoryLedger,
+    memory_log: MemoryLog,
+    new_lead: NewLead,
+    office: LocalOffice,
+) -> None:
+    first, elected, leading, read = standing_by(memory_ledger, new_lead, office)
+    tenures: list[Tenure] = []
+
+    def begin() -> None:
+        with leading as tenure:
+            tenures.append(tenure)
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    wait_until(lambda: len(read) == 10, 30, "it reads while it waits")
+    if change == "anew":
+        memory_log.recreate("orders")
+        again = MemoryProducer(memory_ledger, memory_ledger.claim(SCOPE, holder="y"))
+        again.take_over(["orders"])
+        write(again, "x", cursor="now-")
+        expected, cursor = [b"x"], b"now-x"
+    else:
+        memory_log.truncate("orders", 0, 4)
+        expected, cursor = [b"a", b"b", b"c"], b"at-c"
+        if change != "truncated":
+            write(first, *"defghijklm", cursor="then-")
+            expected, cursor = [bytes([n]) for n in b"abcdefghijklm"], b"then-m"
+    elected.resign()
+    thread.join(30)
+    (tenure,) = tenures
+    assert read == expected
+    assert tenure.recovered is not None
+    assert tenure.recovered.cursors["orders", 0] == cursor
+
+
+def test_a_standby_that_was_deposed_knows_what_its_successor_wrote(
+    memory_ledger: MemoryLedger, new_lead: NewLead, office: LocalOffice
+) -> None:
+    first, elected, leading, read = standing_by(memory_ledger, new_lead, office)
+    elected.resign()
+    found: list[object] = []
+
+    def work(tenure: Tenure) -> None:
+        assert tenure.recovered is not None
+        found.append((list(read)[-1], tenure.recovered.cursors["orders", 0]))
+        if len(found) == 1:
+            held = memory_ledger.depose(tenure.leadership)
+            with MemoryProducer(memory_ledger, held) as second:
+                second.take_over(["orders"])
+                write(second, "k", cursor="later-")
+            assert tenure.wait(30)
+
+    leading.serve(work)
+    assert found == [(b"j", b"at-j"), (b"k", b"later-k")]
+    assert read == [bytes([n]) for n in b"abcdefghijk"]
+    assert first.leaderships
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TopicUnavailable("my-store", "it is down"), Deposed("other", 1, 2, "x")],
+)
+def test_what_recover_raises_is_not_taken_for_ours(
+    memory_ledger: MemoryLedger,
+    new_lead: NewLead,
+    election: LocalElection,
+    error: Exception,
+) -> None:
+    first = MemoryProducer(memory_ledger, memory_ledger.claim(SCOPE, holder="z"))
+    first.take_over(["orders"])
+    write(first, "a")
+
+    def broken(_: Sequence[Message]) -> None:
+        raise error
+
+    with pytest.raises(type(error)), new_lead(recover=broken):
+        pass
+    with pytest.raises(type(error)):
+        new_lead(recover=broken).serve(lambda _: None)
+    assert memory_ledger.state.epoch_of(SCOPE) == 3
+    assert not election.is_elected
+
+
+def test_who_sleeps_after_a_claim_that_failed_loses_to_who_claimed(
+    memory_ledger: MemoryLedger, new_lead: NewLead, election: LocalElection
+) -> None:
+    """The office is given up before the wait."""
+    resigned_at: list[str] = []
+
+    def note(state: str, _: str) -> None:
+        if state == "taking-over" and not resigned_at:
+            resigned_at.append(state)
+            memory_ledger.fail(LedgerUnavailable("c", "no broker answers"))
+
+    with new_lead(on_state=note) as tenure:
+        assert tenure.leadership.epoch == 1
+        assert election.resignations == 1
+
+
+def test_an_election_that_is_won_and_lost_does_not_fill_the_ledger(
+    memory_ledger: MemoryLedger, new_lead: NewLead, office: LocalOffice
+) -> None:
+    def work(tenure: Tenure) -> None:
+        office.expel()
+        assert tenure.wait(30)
+        if len(waited) == 4:
+            leading.stop()
+        waited.append(time.monotonic())
+
+    waited: list[float] = []
+    leading = new_lead(longest_wait_s=30)
+    leading.serve(work)
+    # 0.1, 0.2, 0.4, 0.8 s, a quarter less at the least.
+    assert waited[-1] - waited[0] > 1.0
+    assert memory_ledger.state.epoch_of(SCOPE) == 5
+
+
+def test_rows_of_before_the_rollout_are_recovered_as_consumers_see_them(
+    memory_log: MemoryLog, memory_ledger: MemoryLedger, new_lead: NewLead
+) -> None:
+    memory_log.append("orders", "old", partition=0)
+    settings = FenceSettings([SCOPE], unstamped="admit-until-first-stamp")
+    read: list[bytes | None] = []
+
+    def recover(messages: Sequence[Message]) -> None:
+        read.extend(message.value() for message in messages)
+
+    make = partial(MemoryProducer, memory_ledger, settings=settings)
+    with new_lead(recover=recover, settings=settings, new_producer=make):
+        assert read == [b"old"]
 
 
 def test_what_recovering_raises_ends_it(
@@ -491,6 +650,9 @@ def test_one_tenure_at_a_time(new_lead: NewLead) -> None:
         ({"topics": "orders"}, "topics = 'orders'"),
         ({"holder": 7}, "holder"),
         ({"recover": "x"}, "recover = 'x'"),
+        ({"recover": print, "standby": True}, "reset"),
+        ({"topics": [3]}, "topics = 3"),
+        ({"settings": {}}, "settings"),
         ({"on_state": 1}, "on_state"),
         ({"standby": True}, "nothing to read for"),
         ({"timeout_s": -1}, "timeout_s"),
