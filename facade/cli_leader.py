@@ -28,6 +28,7 @@ from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.topics import COORDINATION_TOPIC, TABLE_TOPIC
 from epochfence.leading import Tenure, lead
+from epochfence.leading.lead import WAITING
 from epochfence.terminal import print_note, reported_errors, told_if_slow
 
 app = typer.Typer(
@@ -152,7 +153,7 @@ def run(
             leading = lead(
                 config, ledger, candidate, scope, topics or [],
                 holder=holder or whoami(), timeout_s=timeout_s,
-                on_state=_say_waiting,
+                on_state=_say,
             )  # fmt: skip
 
             def work(tenure: Tenure) -> None:
@@ -167,8 +168,9 @@ def run(
         raise typer.Exit(1)
 
 
-def _say_waiting(state: str, reason: str) -> None:
-    if state in ("waiting", "taking-over"):
+def _say(state: str, reason: str) -> None:
+    # What goes wrong meanwhile is a warning of its own.
+    if state == "taking-over" or reason == WAITING:
         print_note(f"{state}: {reason}")
 
 

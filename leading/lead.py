@@ -39,6 +39,9 @@ from epochfence.producers.judging import Settings
 
 _log = logging.getLogger(__name__)
 
+#: Why a candidate waits where nothing is wrong.
+WAITING = "to be elected"
+
 #: Told what it is doing, and why, for people and health checks.
 OnState = Callable[[State, str], object]
 
@@ -284,7 +287,7 @@ class lead:
         """Wait until this process leads; None where it was told to stop before."""
         if self._tenure is not None:
             raise RuntimeError("it leads already: one tenure at a time")
-        self._tell("waiting", "to be elected")
+        self._tell("waiting", WAITING)
         if not self._election.lost.is_set():
             # Won before anybody knew which epoch was the latest.
             self._election.resign()
