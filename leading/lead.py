@@ -217,7 +217,7 @@ class lead:
             tenure = self._take()
         except _UserError as failed:
             self._leave()
-            raise failed.error from None
+            raise failed.error from failed.error.__cause__
         except BaseException:
             self._leave()
             raise
@@ -256,7 +256,7 @@ class lead:
                     if tenure is None or self._is_done(work, tenure):
                         return
             except _UserError as failed:
-                raise failed.error from None
+                raise failed.error from failed.error.__cause__
             finally:
                 self._leave()
 
@@ -269,7 +269,8 @@ class lead:
             if deposed.scope != self._scope:
                 raise
             is_deposed = True
-        tenure.look()  # whoever worked on it may have heard of it first
+        with suppress(LedgerUnavailable):
+            tenure.look()  # whoever worked on it may have heard of it first
         if not is_deposed and not tenure.over.is_set():
             return True
         self._tell("over", tenure.reason)

@@ -494,10 +494,11 @@ def test_what_recover_raises_is_not_taken_for_ours(
     write(first, "a")
 
     def broken(_: Sequence[Message]) -> None:
-        raise error
+        raise error from KeyError("why")
 
-    with pytest.raises(type(error)), new_lead(recover=broken):
+    with pytest.raises(type(error)) as raised, new_lead(recover=broken):
         pass
+    assert isinstance(raised.value.__cause__, KeyError)
     with pytest.raises(type(error)):
         new_lead(recover=broken).serve(lambda _: None)
     assert memory_ledger.state.epoch_of(SCOPE) == 3
