@@ -137,22 +137,28 @@ def _by_sink(bench: Bench, ledger: Ledger, database: Database, clock: _Clock) ->
     rates: list[float] = []
     config = {**bench.config, "group.id": f"{bench.topic}-{time.time_ns()}"}
     with database.sink(clock.applied) as sink:
-        assert isinstance(sink, OverlappingSink)
-        begin_write = sink.begin_write
 
-        def timed(batches: Sequence[SinkBatch]) -> Callable[[], None]:
-            end = begin_write(batches)
+        def timed(end: Callable[[], None]) -> None:
+            """Take the rate as soon as all is stored; then the run is over."""
+            end()
+            if clock.rows == MESSAGES:
+                rates.append(clock.rate)
+                runner.stop()
 
-            def timed_end() -> None:
-                """Take the rate as soon as all is stored; then the run is over."""
-                end()
-                if clock.rows == MESSAGES:
-                    rates.append(clock.rate)
-                    runner.stop()
+        if isinstance(sink, OverlappingSink):
+            begin = sink.begin_write
 
-            return timed_end
+            def begun(batches: Sequence[SinkBatch]) -> Callable[[], None]:
+                return partial(timed, begin(batches))
 
-        vars(sink)["begin_write"] = timed
+            vars(sink)["begin_write"] = begun
+        else:
+            write = sink.write
+
+            def written(batches: Sequence[SinkBatch]) -> None:
+                timed(partial(write, batches))
+
+            vars(sink)["write"] = written
         runner = SinkRunner(
             config, ledger, sink, require={bench.topic: [SCOPE]}, batch_size=BATCH
         )

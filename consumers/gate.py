@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import (
@@ -159,32 +158,21 @@ class GateSink(KafkaSink):
             with suppress(KafkaException):  # an old view does, mostly
                 self._producer.list_topics(self._destination, self._timeout_s)
 
-    def begin_write(self, batches: Sequence[SinkBatch]) -> Callable[[], None]:
+    def write(self, batches: Sequence[SinkBatch]) -> None:
         """Copy batches of different partitions, all in one transaction."""
         self._lives = {batch.place: batch.position.topic_id for batch in batches}
-        with self._told_to_operators(batches):
+        try:
             if time.monotonic() > self._looked_at + LOOK_EVERY_S:
                 self._check_copy(batches[0].partition)
-            return partial(self._end_write, batches, super().begin_write(batches))
-
-    def _end_write(self, batches: Sequence[SinkBatch], end: Callable[[], None]) -> None:
-        with self._told_to_operators(batches):
-            end()
-        for batch in batches:
-            self._ends.pop(batch.partition, None)
-
-    @contextmanager
-    def _told_to_operators(
-        self, batches: Sequence[SinkBatch]
-    ) -> Generator[None, None, None]:
-        try:
-            yield
+            super().write(batches)
         except TopicUnavailable as error:
             raise SinkUnavailable(self._store, str(error)) from error
         except KafkaException as error:
             if error.args[0].code() in _TOO_LARGE:
                 raise self._too_large(batches) from error
             raise
+        for batch in batches:
+            self._ends.pop(batch.partition, None)
 
     def _too_large(self, batches: Sequence[SinkBatch]) -> MisconfiguredError:
         places = ", ".join(

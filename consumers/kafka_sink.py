@@ -15,8 +15,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
 from secrets import token_hex
 from types import TracebackType
 from typing import Any
@@ -39,7 +37,7 @@ from epochfence.consumers.group_positions import (
     stored_states,
 )
 from epochfence.consumers.kafka_output import Output
-from epochfence.consumers.sink import SinkBatch, checked_apply, taken
+from epochfence.consumers.sink import SinkBatch, checked_apply
 from epochfence.epochs.connection import (
     Config,
     LastError,
@@ -180,22 +178,14 @@ class KafkaSink:
             Exception: Whatever the function that applies messages raises: nothing has
                 changed.
         """
-        self.begin_write(batches)()
-
-    def begin_write(self, batches: Sequence[SinkBatch]) -> Callable[[], None]:
-        """Do all that `write` does but commit, which is what it gives back.
-
-        Raises:
-            Exception: As `write`.
-        """
-        with ExitStack() as held:
-            held.enter_context(taken(self._lock))
-            try:
-                producer = self._begun(batches)
-            except _MetadataTooLarge:
-                self._takes_epochs = False
-                producer = self._begun(batches)
-            return partial(self._commit, producer, held.pop_all())
+        with self._lock:
+            if self._takes_epochs:
+                try:
+                    self._write(batches)
+                    return
+                except _MetadataTooLarge:
+                    self._takes_epochs = False
+            self._write(batches)
 
     def ask(self, topic: str, partition: int) -> None:
         """Ask the group whether it would take a commit of its member. None is made.
@@ -219,8 +209,7 @@ class KafkaSink:
             finally:
                 self._abort(producer)
 
-    def _begun(self, batches: Sequence[SinkBatch]) -> Producer:
-        """A transaction with all in it that is written. It is open."""
+    def _write(self, batches: Sequence[SinkBatch]) -> None:
         producer = self._ready()
         output = Output(producer, self._timeout_s)
         is_applying = False
@@ -245,42 +234,25 @@ class KafkaSink:
                 for batch in batches
             ]
             producer.send_offsets_to_transaction(offsets, generation, self._timeout_s)
-            return producer
+            self._to_its_end(producer.commit_transaction)
+            self._is_open = False
+            self._too_long = 0
         except KafkaException as error:
+            end = self._abort(producer)
             if is_applying and error is not output.failure:
-                self._abort(producer)
                 raise  # of another client, which the function uses
-            error = self._ended(producer, error)
             code = error.args[0].code()
             if code == KafkaError.OFFSET_METADATA_TOO_LARGE and self._takes_epochs:
                 raise _MetadataTooLarge from error
             if code in NOT_OF_THE_GENERATION:
                 state = self._loaded([batches[0].place])[0]
                 raise batches[0].fenced(state and state.position) from error
+            if end is not None and end.args[0].code() == KafkaError._FENCED:
+                error = end  # what came before only said that it has failed
             raise self._failure(error) from error
         except BaseException:
             self._abort(producer)
             raise
-
-    def _commit(self, producer: Producer, held: ExitStack) -> None:
-        # The group's reader may wait for this to end: it must not be asked anything.
-        with held:
-            try:
-                self._to_its_end(producer.commit_transaction)
-            except KafkaException as error:
-                raise self._failure(self._ended(producer, error)) from error
-            except BaseException:
-                self._abort(producer)
-                raise
-            self._is_open = False
-            self._too_long = 0
-
-    def _ended(self, producer: Producer, error: KafkaException) -> KafkaException:
-        """End a transaction that has failed; the error that tells why it has."""
-        end = self._abort(producer)
-        if end is not None and end.args[0].code() == KafkaError._FENCED:
-            return end  # what came before only said that it has failed
-        return error
 
     def _bury(self, output: Output, batches: Sequence[SinkBatch]) -> None:
         if self._dead_letters is None:

@@ -21,7 +21,7 @@ from epochfence import (
 )
 from epochfence.consumers import kafka_sink
 from epochfence.consumers.gate import GateSink
-from epochfence.consumers.sink import OverlappingSink
+from epochfence.consumers.sink import OverlappingSink, Sink
 from support.postgres_proxy import Proxy
 from support.sinks import apply_postgres, apply_sqlite
 
@@ -109,7 +109,7 @@ class Faults:
 class FaultySink:
     """A sink that tells its steps."""
 
-    def __init__(self, sink: OverlappingSink, faults: Faults) -> None:
+    def __init__(self, sink: Sink, faults: Faults) -> None:
         self.keeps_rejected: bool = vars(sink)["keeps_rejected"]
         self._sink = sink
         self._faults = faults
@@ -121,20 +121,33 @@ class FaultySink:
         return state
 
     def write(self, batches: Sequence[SinkBatch]) -> None:
-        self.begin_write(batches)()
+        with self._writing() as writing:
+            self._end(partial(self._sink.write, batches), writing.pop_all())
 
-    def begin_write(self, batches: Sequence[SinkBatch]) -> Callable[[], None]:
+    @contextmanager
+    def _writing(self) -> Generator[ExitStack, None, None]:
         self._faults("before writing")
         with ExitStack() as writing:
             self._faults.is_writing = True
             writing.callback(setattr, self._faults, "is_writing", False)
-            end = self._sink.begin_write(batches)
-            return partial(self._end, end, writing.pop_all())
+            yield writing
 
     def _end(self, end: Callable[[], None], writing: ExitStack) -> None:
         with writing:
             end()
         self._faults("after writing")
+
+
+class FaultyOverlappingSink(FaultySink):
+    """The same, of one whose commits are waited for in another thread."""
+
+    def __init__(self, sink: OverlappingSink, faults: Faults) -> None:
+        super().__init__(sink, faults)
+        self._begin = sink.begin_write
+
+    def begin_write(self, batches: Sequence[SinkBatch]) -> Callable[[], None]:
+        with self._writing() as writing:
+            return partial(self._end, self._begin(batches), writing.pop_all())
 
 
 class FaultyGroupSink(FaultySink):
@@ -160,7 +173,7 @@ def faulty_sqlite(
     with SqliteSink(path, apply_sqlite, dead_letters=True, timeout_s=timeout_s) as sink:
         database: sqlite3.Connection = vars(sink)["_database"]
         database.set_trace_callback(statement)
-        yield FaultySink(sink, faults)
+        yield FaultyOverlappingSink(sink, faults)
 
 
 @contextmanager
@@ -183,7 +196,7 @@ def faulty_postgres(
             proxy.conninfo, apply, dead_letters=True, timeout_s=timeout_s
         ) as sink,
     ):
-        yield FaultySink(sink, faults)
+        yield FaultyOverlappingSink(sink, faults)
 
 
 @contextmanager
