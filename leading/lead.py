@@ -35,7 +35,7 @@ from epochfence.epochs.values import check_function, check_scope, check_timeout
 from epochfence.leading.recovery import Apply, OnProgress, Recovery
 from epochfence.leading.tenure import State, Tenure
 from epochfence.producers.fenced_producer import FencedProducer
-from epochfence.producers.judging import Settings
+from epochfence.producers.judging import Settings, settings_of
 
 _log = logging.getLogger(__name__)
 
@@ -160,9 +160,9 @@ class lead:
         self._settings = settings
         if settings is None:
             settings = FenceSettings([scope], unstamped="quarantine")
-        self._judged = settings
-        for name in map(_name_of, self._topics):
-            self._settings_of(name)
+        self._require = {
+            name: settings_of(settings, name) for name in map(_name_of, self._topics)
+        }
         self._recover = _told(recover)
         self._reset = _told(reset)
         self._is_standby = standby
@@ -402,17 +402,6 @@ class lead:
 
     # Reading.
 
-    def _settings_of(self, topic: str) -> FenceSettings:
-        if isinstance(self._judged, FenceSettings):
-            return self._judged
-        settings = self._judged.get(topic)
-        if settings is None:
-            raise MisconfiguredError(
-                "settings", list(self._judged), f"topic {topic} is not among them",
-                "Say how its consumers judge, or give one setting for all topics.",
-            )  # fmt: skip
-        return settings
-
     def _opened(self) -> Recovery:
         if self._recovery is None:
             self._recovery = Recovery(
@@ -420,7 +409,7 @@ class lead:
                 if isinstance(self._config, Producer)
                 else connection_settings(self._config),
                 self._ledger,
-                {name: self._settings_of(name) for name in map(_name_of, self._topics)},
+                self._require,
                 self._topics,
                 reset=self._reset,
                 apply=self._recover,

@@ -295,14 +295,14 @@ class FencedProducer:
         parts = self._parts_of(topic)
         if parts is not WHOLE_TOPIC and (parts is None or partition not in parts):  # type: ignore[operator]
             self._check_open(topic, partition)
-        # Positional arguments cost half of what keywords do. No local variable holds
-        # the report: kept alive by the traceback of an error, it would never be gone
-        # (see `Handover`).
         headers = (
             self._stamps if headers is None else with_stamps(self._stamps, headers)
         )
         if cursor is not None:
             headers = with_cursor(headers, cursor)
+        # Positional arguments cost half of what keywords do. No local variable holds
+        # the report: kept alive by the traceback of an error, it would never be gone
+        # (see `Handover`).
         if callback is None:
             callback = on_delivery
         if callback is not None and not callable(callback):

@@ -43,15 +43,7 @@ class Judging:
         Raises:
             MisconfiguredError: There are none.
         """
-        if isinstance(self._settings, FenceSettings):
-            return self._settings
-        settings = self._settings.get(topic)
-        if settings is None:
-            raise MisconfiguredError(
-                "settings", list(self._settings), f"topic {topic} is not among them",
-                "Say how its consumers judge, or give one setting for all topics.",
-            )  # fmt: skip
-        return settings
+        return settings_of(self._settings, topic)
 
     def check(self, topic: str, partitions: Iterable[int]) -> None:
         """See that the consumers of a topic can admit messages of this producer.
@@ -80,6 +72,23 @@ class Judging:
             return None
         required = settings.required_scopes(partition)
         return next((scope for scope in required if scope not in self._scopes), None)
+
+
+def settings_of(settings: Settings, topic: str) -> FenceSettings:
+    """The settings of a topic.
+
+    Raises:
+        MisconfiguredError: There are none.
+    """
+    if isinstance(settings, FenceSettings):
+        return settings
+    found = settings.get(topic)
+    if found is None:
+        raise MisconfiguredError(
+            "settings", list(settings), f"topic {topic} is not among them",
+            "Say how its consumers judge, or give one setting for all topics.",
+        )  # fmt: skip
+    return found
 
 
 def _check(settings: object) -> None:

@@ -20,9 +20,10 @@ and those at which elections are held, always started by the tests:
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import NoReturn
+from functools import partial
+from typing import NoReturn, TypeVar
 
 import pytest
 
@@ -67,6 +68,17 @@ def _do_without(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+Server = TypeVar("Server")
+
+
+def _had(open_server: Callable[[], Server]) -> Server:
+    """The server that is opened; what needs it does without, where there is none."""
+    try:
+        return open_server()
+    except Unavailable as reason:
+        _do_without(str(reason))
+
+
 def open_broker(stack: ExitStack) -> KafkaBroker:
     """Open the broker that is demanded, or the first that is to be had."""
     forced = os.environ.get(BROKER_VARIABLE)
@@ -79,11 +91,7 @@ def open_broker(stack: ExitStack) -> KafkaBroker:
 def kafka() -> Iterator[KafkaBroker]:
     """A real Kafka broker."""
     with ExitStack() as stack:
-        try:
-            broker = open_broker(stack)
-        except Unavailable as reason:
-            _do_without(str(reason))
-        yield broker
+        yield _had(partial(open_broker, stack))
 
 
 @pytest.fixture(scope="session")
@@ -108,10 +116,7 @@ def healing_cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
 def postgres() -> Iterator[Postgres]:
     """A PostgreSQL server."""
     with ExitStack() as stack:
-        try:
-            server = open_postgres(stack)
-        except Unavailable as reason:
-            _do_without(str(reason))
+        server = _had(partial(open_postgres, stack))
         yield server
 
 
@@ -120,10 +125,7 @@ def own_postgres(postgres: Postgres) -> Iterator[OwnPostgres]:
     """A server that a test may stop; it runs again for the next one."""
     with ExitStack() as stack:
         if not isinstance(postgres, OwnPostgres):
-            try:
-                postgres = start_postgres(stack)
-            except Unavailable as reason:
-                _do_without(str(reason))
+            postgres = _had(partial(start_postgres, stack))
         yield postgres
         postgres.start()
 
@@ -131,10 +133,7 @@ def own_postgres(postgres: Postgres) -> Iterator[OwnPostgres]:
 @pytest.fixture(scope="session")
 def _etcd() -> Iterator[Etcd]:
     with ExitStack() as stack:
-        try:
-            server = start_etcd(stack)
-        except Unavailable as reason:
-            _do_without(str(reason))
+        server = _had(partial(start_etcd, stack))
         yield server
 
 
@@ -148,10 +147,7 @@ def etcd(_etcd: Etcd) -> Iterator[Etcd]:
 @pytest.fixture(scope="session")
 def _etcd_with_users() -> Iterator[Etcd]:
     with ExitStack() as stack:
-        try:
-            server = start_etcd(stack)
-        except Unavailable as reason:
-            _do_without(str(reason))
+        server = _had(partial(start_etcd, stack))
         server.enable_users("alice")
         yield server
 
@@ -167,20 +163,14 @@ def etcd_with_users(_etcd_with_users: Etcd) -> Iterator[Etcd]:
 def secure_etcd() -> Iterator[Etcd]:
     """An etcd that speaks TLS alone."""
     with ExitStack() as stack:
-        try:
-            server = start_etcd(stack, is_secure=True)
-        except Unavailable as reason:
-            _do_without(str(reason))
+        server = _had(partial(start_etcd, stack, is_secure=True))
         yield server
 
 
 @pytest.fixture(scope="session")
 def _zookeeper() -> Iterator[Zookeeper]:
     with ExitStack() as stack:
-        try:
-            server = start_zookeeper(stack)
-        except Unavailable as reason:
-            _do_without(str(reason))
+        server = _had(partial(start_zookeeper, stack))
         yield server
 
 
