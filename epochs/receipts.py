@@ -7,8 +7,11 @@ from typing import Literal, NamedTuple, get_args
 
 from epochfence.epochs.offset_ranges import OffsetRanges
 
+#: What may become of an acknowledged message.
 Outcome = Literal["admitted", "fenced", "lost", "indeterminate"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+#: What may become of a message that was handed over.
+Fate = Outcome | Literal["undelivered"]
 
 
 class Receipt(NamedTuple):
@@ -20,13 +23,18 @@ class Receipt(NamedTuple):
         offset: The offset it was acknowledged with, None where none was told.
         outcome: `admitted` (every reader lets it in), `fenced` (none does: a later
             leadership began before it), `lost` (acknowledged, but an unclean election
-            took it from the log) or `indeterminate` (nobody can tell any more).
+            took it from the log) or `indeterminate` (nobody can tell any more). One
+            that was asked for with the message may be `undelivered`, too: after a
+            time-out, such a message may be in the log all the same.
+        error: The name of the client's error where it is `undelivered`, such as
+            `_MSG_TIMED_OUT`; else empty.
     """
 
     topic: str
     partition: int
     offset: int | None
-    outcome: Outcome
+    outcome: Fate
+    error: str = ""
 
 
 class Undelivered(NamedTuple):

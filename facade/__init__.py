@@ -52,6 +52,7 @@ from epochfence.epochs.values import (
 from epochfence.epochs.verdicts import Verdict
 from epochfence.leading import Recovered, Tenure, lead
 from epochfence.producers.fenced_producer import FencedProducer
+from epochfence.producers.write_behind import WriteBehind
 
 # A library is silent until its user asks for more.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -116,6 +117,7 @@ __all__ = [
     "Receipt",
     "Receipts",
     "Undelivered",
+    "WriteBehind",
     # Errors, by what to do next.
     "EpochfenceError",
     "Deposed",

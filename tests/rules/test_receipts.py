@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochfence.epochs.acknowledged import Acknowledged
+from epochfence.epochs.acknowledged import Acknowledged, Acknowledgement, Asked
 from epochfence.epochs.offset_ranges import OffsetRanges
 from epochfence.epochs.receipts import Part, Receipt, Receipts, Undelivered
 
@@ -111,6 +111,58 @@ def test_acknowledgements_that_are_given_back(
     assert sorted(o for lost in taken.lost for o in lost) == sorted(
         o for lost in at_once.lost for o in lost
     )
+
+
+class Fates:
+    """The dumb model of who asked: what became of each, in the order of reports."""
+
+    def __init__(self) -> None:
+        self.where: dict[Asked, int | None] = {}
+        self.fate: dict[Asked, str] = {}
+
+    def add(self, offset: int | None, asked: Asked) -> None:
+        self.where[asked] = offset
+        self.fate[asked] = "nowhere" if offset is None else "standing"
+
+    def truncate(self, offset: int) -> None:
+        for asked, where in self.where.items():
+            if where is not None and where >= offset:
+                self.fate[asked] = "lost"
+
+
+def fates(acknowledged: Acknowledged) -> dict[Asked, str]:
+    """What is told of everybody who asked."""
+    return {
+        **dict.fromkeys(acknowledged.asked.values(), "standing"),
+        **{asked: "lost" for _, asked in acknowledged.asked_lost},
+        **dict.fromkeys(acknowledged.asked_nowhere, "nowhere"),
+    }
+
+
+@given(st.lists(st.lists(st.tuples(offsets | st.none(), st.booleans())), max_size=4))
+def test_who_asked(batches: list[list[tuple[int | None, bool]]]) -> None:
+    """However the reports are batched and given back, each is told of its own message:
+    not of another that was acknowledged at the same offset."""
+    acknowledged, known, model = Acknowledged(), Acknowledged(), Fates()
+    standing = Messages()
+    for batch in batches:
+        since = Acknowledged(known.standing)
+        reports: list[Acknowledgement] = []
+        for offset, is_asked in batch:
+            if offset is not None:
+                if offset in standing.standing:
+                    model.truncate(offset)
+                standing.add(offset)
+            asked = Asked(print)
+            if is_asked:
+                model.add(offset, asked)
+            reports.append((offset, asked) if is_asked else offset)
+        since.add(reports)
+        acknowledged.extend(since)
+        known = acknowledged
+    assert fates(acknowledged) == model.fate
+    assert all(offset == model.where[a] for offset, a in acknowledged.asked.items())
+    assert all(offset == model.where[a] for offset, a in acknowledged.asked_lost)
 
 
 PARTS = [
