@@ -97,6 +97,30 @@ class Receipts:
         self._parts = tuple(part for part in parts if part.messages)
         self.undelivered = tuple(undelivered)
 
+    @classmethod
+    def joined(cls, several: Iterable[Receipts]) -> Receipts:
+        """One answer that tells what several told, one after the other."""
+        parts: list[Part] = []
+        last: dict[tuple[str, int, Outcome], int] = {}
+        undelivered: dict[tuple[str, int, str], Undelivered] = {}
+        for receipts in several:
+            for part in receipts._parts:
+                kind = part[:3]
+                found = last.get(kind)
+                both = None if found is None else _joined(parts[found], part)
+                if found is None or both is None:
+                    last[kind] = len(parts)
+                    parts.append(part)
+                else:
+                    parts[found] = both
+            for failed in receipts.undelivered:
+                cause = failed[:3]
+                earlier = undelivered.get(cause, failed._replace(messages=0))
+                count = earlier.messages + failed.messages
+                undelivered[cause] = earlier._replace(messages=count)
+        parts.sort(key=lambda part: part[:2])
+        return cls(parts, undelivered.values())
+
     @property
     def counts(self) -> Mapping[Outcome, int]:
         """How many messages there are of each outcome; all four are named."""
@@ -144,3 +168,13 @@ class Receipts:
         shown = [f"{outcome}={count}" for outcome, count in self.counts.items()]
         undelivered = sum(failed.messages for failed in self.undelivered)
         return f"Receipts({', '.join(shown)}, undelivered={undelivered})"
+
+
+def _joined(one: Part, other: Part) -> Part | None:
+    """Both parts as one; None where they share offsets: two messages at one are two."""
+    offsets = OffsetRanges()
+    offsets.update(one.offsets)
+    offsets.update(other.offsets)
+    if len(offsets) < len(one.offsets) + len(other.offsets):
+        return None
+    return Part(*one[:3], offsets, one.without_offset + other.without_offset)

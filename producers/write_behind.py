@@ -76,7 +76,7 @@ class WriteBehind:
         check_function("on_error", on_error)
         self._producer = producer
         self._on_receipts = on_receipts
-        self._every_messages = _checked_count(every_messages)
+        self._every_messages = checked_count(every_messages, "every_messages")
         self._every_s = check_timeout(every_s, "every_s")
         self._on_error = on_error
         self._timeout_s = check_timeout(timeout_s)
@@ -197,10 +197,10 @@ class WriteBehind:
             _log.warning("closed, and not everything is confirmed: %s", failure)
 
 
-def _checked_count(every_messages: int) -> int:
-    if type(every_messages) is not int or every_messages < 1:
+def checked_count(count: int, setting: str) -> int:
+    """Give a number of messages back if it is one; else `MisconfiguredError`."""
+    if type(count) is not int or count < 1:
         raise MisconfiguredError(
-            "every_messages", every_messages, "no number of messages",
-            "Use a whole number above 0.",
-        )  # fmt: skip
-    return every_messages
+            setting, count, "no number of messages", "Use a whole number above 0."
+        )
+    return count

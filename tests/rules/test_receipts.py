@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from epochfence.epochs.acknowledged import Acknowledged, Acknowledgement, Asked
 from epochfence.epochs.offset_ranges import OffsetRanges
-from epochfence.epochs.receipts import Part, Receipt, Receipts, Undelivered
+from epochfence.epochs.receipts import (
+    OUTCOMES,
+    Outcome,
+    Part,
+    Receipt,
+    Receipts,
+    Undelivered,
+)
 
 offsets = st.integers(0, 30)
 
@@ -226,3 +233,35 @@ def test_all_admitted_means_all() -> None:
     assert not Receipts(PARTS[1:2]).are_all_admitted
     nothing = Receipts()
     assert (len(nothing), bool(nothing)) == (0, True)
+
+
+@given(st.lists(st.lists(st.tuples(offsets, st.sampled_from(OUTCOMES)))))
+def test_answers_are_joined(answers: list[list[tuple[int, Outcome]]]) -> None:
+    """Nothing is told twice, and nothing less often than it was."""
+    several = [
+        Receipts(
+            [
+                Part("t", offset % 2, outcome, OffsetRanges([offset]))
+                for offset, outcome in answer
+            ],
+            [Undelivered("t", 0, "E", "first", 1)] if answer else [],
+        )
+        for answer in answers
+    ]
+    joined = Receipts.joined(several)
+    expected = sorted(receipt for receipts in several for receipt in receipts)
+    assert sorted(joined) == expected
+    assert sum(failed.messages for failed in joined.undelivered) == sum(
+        map(bool, answers)
+    )
+    assert Receipts.joined([joined, Receipts()]).counts == joined.counts
+
+
+def test_answers_in_a_row_take_no_room() -> None:
+    one_by_one = [
+        Receipts([Part("t", 0, "admitted", OffsetRanges([offset]))])
+        for offset in (3, 1, 2)
+    ]
+    joined = Receipts.joined(one_by_one)
+    assert [receipt.offset for receipt in joined] == [1, 2, 3]
+    assert len(vars(joined)["_parts"]) == 1
