@@ -87,6 +87,7 @@ class KafkaLeaderEpoch:
             )
             found = asked[self._place].result()
         except KafkaException as error:
+            client.poll(0)  # what went wrong is told by callback
             cause: KafkaError = error.args[0]
             if cause.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise MisconfiguredError(

@@ -110,7 +110,7 @@ class PostgresSequence:
         if int(increment) < 1:
             raise self._misconfigured(
                 f"it counts by {increment}, and epochs only rise",
-                f"{alter} INCREMENT BY 1",
+                "Use one that counts up",
             )
         if cycles == "t":
             raise self._misconfigured(

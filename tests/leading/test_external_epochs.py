@@ -188,15 +188,16 @@ def test_waits_are_short_again_once_somebody_has_led(
 
     thread = threading.Thread(target=lead_for_a_while)
 
-    def third() -> int:
-        assert not other.campaign(0)  # it comes next
-        thread.start()
-        return 5
+    given = iter([3, 4, 5, 6, 20])
 
-    calls = iter([lambda: 3, lambda: 4, third, lambda: 6, lambda: 20])
-    with new_lead(
-        memory_ledger, election, lambda: next(calls)(), longest_wait_s=5
-    ) as tenure:
+    def epoch() -> int:
+        number = next(given)
+        if number == 5:
+            assert not other.campaign(0)  # it comes next
+            thread.start()
+        return number
+
+    with new_lead(memory_ledger, election, epoch, longest_wait_s=5) as tenure:
         assert tenure.leadership.epoch == 20
     thread.join(_WAIT_S)
     assert waits_of(caplog) == waits
