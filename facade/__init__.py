@@ -51,8 +51,10 @@ from epochfence.epochs.values import (
     Stamp,
 )
 from epochfence.epochs.verdicts import Verdict
-from epochfence.leading import Recovered, Tenure, lead
+from epochfence.leading import AsyncTenure, Recovered, Tenure, async_lead, lead
+from epochfence.producers.async_producer import AsyncFencedProducer
 from epochfence.producers.fenced_producer import FencedProducer
+from epochfence.producers.write_behind import WriteBehind
 
 # A library is silent until its user asks for more.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -85,8 +87,11 @@ __all__ = [
     "FencedProducer",
     "FencedConsumer",
     "Fence",
+    "AsyncFencedProducer",
     # The whole life of a leader.
     "lead",
+    "async_lead",
+    "AsyncTenure",
     "Tenure",
     "Recovered",
     # Sinks: the check and the write are one step.
@@ -117,6 +122,7 @@ __all__ = [
     "Receipt",
     "Receipts",
     "Undelivered",
+    "WriteBehind",
     # Errors, by what to do next.
     "EpochfenceError",
     "Deposed",

@@ -1,7 +1,8 @@
 """The whole life of a leader: elected, granted, taken over, at work, deposed."""
 
+from epochfence.leading.async_lead import AsyncTenure, async_lead
 from epochfence.leading.lead import lead
 from epochfence.leading.recovery import Recovered
 from epochfence.leading.tenure import State, Tenure
 
-__all__ = ["Recovered", "State", "Tenure", "lead"]
+__all__ = ["AsyncTenure", "Recovered", "State", "Tenure", "async_lead", "lead"]

@@ -280,7 +280,7 @@ class lead:
         Raises:
             Exception: What `work` raises; and as entering it as a context does.
         """
-        with _stopped_by_signals(self) if handles_signals else nullcontext():
+        with stopped_by_signals(self) if handles_signals else nullcontext():
             try:
                 while not self._is_stopping:
                     tenure = self._take()
@@ -564,7 +564,8 @@ def _told(
 
 
 @contextmanager
-def _stopped_by_signals(leading: lead) -> Generator[None, None, None]:
+def stopped_by_signals(leading: lead) -> Generator[None, None, None]:
+    """Have SIGINT and SIGTERM stop it, once, where this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

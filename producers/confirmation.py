@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from confluent_kafka import Producer
 
-from epochfence.epochs.acknowledged import Acknowledged
+from epochfence.epochs.acknowledged import Acknowledged, Asked
 from epochfence.epochs.deadlines import time_left
 from epochfence.epochs.errors import Deposed, TopicUnavailable
 from epochfence.epochs.holding import check_granted, deposed_by
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.offset_ranges import OffsetRanges
-from epochfence.epochs.receipts import Part, Receipts, Undelivered
+from epochfence.epochs.receipts import Part, Receipt, Receipts, Undelivered
 from epochfence.epochs.values import Place
 from epochfence.producers.acknowledgements import Acknowledgements, Handover
 from epochfence.producers.judging import Judging
 from epochfence.producers.rereading import Rereading
 from epochfence.producers.territory import Territory
+
+_log = logging.getLogger(__name__)
 
 #: Even where no time is left, a call needs some to be sent.
 _SHORTEST_S = 0.2
@@ -71,18 +75,43 @@ class Confirmation:
         self._territory = territory
         self._on_deposed = on_deposed
         self._one_at_a_time = threading.Lock()
+        #: How many messages were told of so far.
+        self.told = 0
+        # Receipts that were asked for, until their sender was told.
+        self._untold: deque[tuple[Asked, Receipt]] = deque()
 
     def confirm(self, deadline: float) -> Receipts:
         """Answer for every message; `FencedProducer.confirm` tells more."""
+        self._tell()  # what an exception came in the way of the last time
+        receipts = self._confirm(deadline)
+        self._tell()
+        return receipts
+
+    def _tell(self) -> None:
+        while self._untold:
+            asked, receipt = self._untold.popleft()
+            try:
+                asked.on_receipt(receipt)
+            except Exception:
+                _log.exception("a function that was to be told %s failed", receipt)
+
+    def _confirm(self, deadline: float) -> Receipts:
         if not self._one_at_a_time.acquire(timeout=time_left(deadline)):
             raise self._unavailable("another thread is still confirming")
         try:
             self._await_reports(deadline)
             answerable = self._acknowledgements.take(self._handover.take_missed)
+            acknowledged = answerable.acknowledged
             undelivered = answerable.undelivered.values()
-            parts = self._answer(answerable.acknowledged, undelivered, deadline)
+            parts = self._answer(acknowledged, undelivered, deadline)
+            untold = [*_asked(acknowledged, parts), *answerable.asked_undelivered]
+            for place, messages in acknowledged.items():
+                parts += _without_reading(place, messages)
             receipts = Receipts(sorted(parts, key=_place_of), undelivered)
             self._acknowledgements.answered()
+            self.told += len(receipts)
+            self.told += sum(failed.messages for failed in undelivered)
+            self._untold += untold
             return receipts
         finally:
             self._one_at_a_time.release()
@@ -108,6 +137,7 @@ class Confirmation:
         undelivered: Collection[Undelivered],
         deadline: float,
     ) -> list[Part]:
+        """What became of the messages whose offsets stand."""
         state = self._ledger.refresh(max(_SHORTEST_S, time_left(deadline)))
         check_granted(self._leaderships, state)
         deposed = deposed_by(self._leaderships, state)
@@ -136,8 +166,6 @@ class Confirmation:
             self._on_deposed(deposed)
         if standing:
             parts += self._rereading.answer(standing, deadline)
-        for place, messages in acknowledged.items():
-            parts += _without_reading(place, messages)
         return parts
 
     def _unavailable(self, reason: str) -> TopicUnavailable:
@@ -146,6 +174,21 @@ class Confirmation:
 
 def _place_of(part: Part) -> Place:
     return part.topic, part.partition
+
+
+def _asked(
+    acknowledged: Mapping[Place, Acknowledged], standing: Sequence[Part]
+) -> Iterator[tuple[Asked, Receipt]]:
+    """The receipts that were asked for, by what became of the offsets that stand."""
+    for place, messages in acknowledged.items():
+        parts = [part for part in standing if _place_of(part) == place]
+        for offset, asked in messages.asked.items():
+            found = next(part for part in parts if offset in part.offsets)
+            yield asked, Receipt(*place, offset, found.outcome)
+        for offset, asked in messages.asked_lost:
+            yield asked, Receipt(*place, offset, "lost")
+        for asked in messages.asked_nowhere:
+            yield asked, Receipt(*place, None, "indeterminate")
 
 
 def _without_reading(place: Place, messages: Acknowledged) -> list[Part]:
