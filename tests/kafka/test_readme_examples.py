@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import epochfence
 from support.brokers import KafkaBroker
+from support.election_servers import Etcd
 from support.ledgers import unnamed_topics
 from support.reading import read_all
 from support.stream import Stream, read_count, stamp, values_of
@@ -96,6 +97,14 @@ def test_a_relay_that_leads(
     values = [record.value() for record in read_all(kafka, topic)]
     written = [b"first", b"second", b"third", b"fourth"]
     assert [value for value in values if value is not None] == written
+
+
+def test_epochs_that_etcd_counts(
+    play: Play, etcd: Etcd, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = block_with("office.revision").replace("http://localhost:2379", etcd.endpoint)
+    play(code.replace('"billing"', repr(topic)), {})
+    assert capsys.readouterr().out == "True\n"
 
 
 def test_leading_on_an_event_loop(
