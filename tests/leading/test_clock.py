@@ -74,23 +74,23 @@ def test_a_clock_that_is_set_back(
         topics.open() as ledger,
         closing(opened(told)) as first,
         closing(opened(told)) as second,
+        leading(ledger, first, new_producer=never_told) as tenure,
     ):
-        with leading(ledger, first, new_producer=never_told) as tenure:
-            tenure.producer.produce(orders, b"v")
-            set_back()
-            # It keeps the office, and what it is granted by.
-            assert not tenure.wait(_SILENCE_S), tenure.reason
-            tenure.verify()
-            tenure.producer.produce(orders, b"v")
-            assert tenure.producer.confirm(30).are_all_admitted
-            first.resign()
-            # The successor's claim seems to be older than its predecessor's.
-            with leading(ledger, second) as successor:
-                assert successor.leadership.epoch == tenure.leadership.epoch + 1
-                assert wait_until(tenure.over.is_set, 30, "it does not hear of it")
-                with pytest.raises(Deposed):
-                    tenure.verify()
-                zombies[0].produce(orders, b"late")
-                successor.producer.produce(orders, b"w")
-                assert successor.producer.confirm(30).are_all_admitted
-                assert zombies[0].confirm(30).counts["fenced"] == 1
+        tenure.producer.produce(orders, b"v")
+        set_back()
+        # It keeps the office, and what it is granted by.
+        assert not tenure.wait(_SILENCE_S), tenure.reason
+        tenure.verify()
+        tenure.producer.produce(orders, b"v")
+        assert tenure.producer.confirm(30).are_all_admitted
+        first.resign()
+        # The successor's claim seems to be older than its predecessor's.
+        with leading(ledger, second) as successor:
+            assert successor.leadership.epoch == tenure.leadership.epoch + 1
+            assert wait_until(tenure.over.is_set, 30, "it does not hear of it")
+            with pytest.raises(Deposed):
+                tenure.verify()
+            zombies[0].produce(orders, b"late")
+            successor.producer.produce(orders, b"w")
+            assert successor.producer.confirm(30).are_all_admitted
+            assert zombies[0].confirm(30).counts["fenced"] == 1
