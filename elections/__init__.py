@@ -7,6 +7,7 @@ from epochfence.elections.kafka_group import KafkaElection
 
 if TYPE_CHECKING:
     from epochfence.elections.etcd import EtcdElection as EtcdElection
+    from epochfence.elections.kubernetes import KubernetesElection as KubernetesElection
     from epochfence.elections.postgres import PostgresElection as PostgresElection
     from epochfence.elections.zookeeper import ZookeeperElection as ZookeeperElection
 else:
@@ -15,6 +16,7 @@ else:
     #: By name: the module, which is also the extra's name, and what it needs.
     _WITH_EXTRA = {
         "EtcdElection": ("etcd", "etcd3gw"),
+        "KubernetesElection": ("kubernetes", "kubernetes"),
         "PostgresElection": ("postgres", "psycopg"),
         "ZookeeperElection": ("zookeeper", "kazoo"),
     }

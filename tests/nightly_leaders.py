@@ -20,6 +20,7 @@ from typing import Any
 from support.election_servers import start_etcd, start_zookeeper
 from support.elections import SOON
 from support.leaders_storm import Storm
+from support.leases import open_leases
 from support.ledgers import unnamed_topics
 from support.plugin import open_broker
 from support.postgres import open_postgres
@@ -51,6 +52,8 @@ def main() -> int:
                 told["server"] = f"127.0.0.1:{start_etcd(stack).port}"
             elif asked.election == "zookeeper":
                 told["server"] = f"127.0.0.1:{start_zookeeper(stack).port}"
+            elif asked.election == "kubernetes":
+                told["kubeconfig"] = open_leases(stack).kubeconfig
         except Unavailable as reason:
             parser.exit(2, f"{reason}\n")
         storm = Storm(kafka, unnamed_topics(kafka), told, asked.candidates)

@@ -35,6 +35,8 @@ def test_who_is_stopped_after_the_election_loses_the_claim(
     }
     if kind == "postgres":
         told["conninfo"] = request.getfixturevalue("database")
+    elif kind == "kubernetes":
+        told["kubeconfig"] = request.getfixturevalue("kubernetes").kubeconfig
     elif kind != "kafka":
         told["server"] = f"127.0.0.1:{request.getfixturevalue(kind).port}"
     command = [sys.executable, str(_SCRIPT), json.dumps(told)]
