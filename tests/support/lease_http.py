@@ -175,7 +175,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _do(self) -> None:
         sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        token = self.headers.get("Authorization", "").removeprefix(_BEARER)
+        # Some clients write `bearer`.
+        token = self.headers.get("Authorization", "")[len(_BEARER) :]
         question = Question(
             self.command, self.path, token, json.loads(sent) if sent else None
         )
