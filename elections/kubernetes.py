@@ -38,8 +38,9 @@ _GIVEN_UP_S = 1
 _TRIES = 3
 
 #: Names in Kubernetes, and how long they may be.
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
-_NAME = re.compile(rf"{_LABEL.pattern[:-2]}(\.{_LABEL.pattern[:-2]})*\Z")
+_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_LABEL = re.compile(rf"{_PART}\Z")
+_NAME = re.compile(rf"{_PART}(\.{_PART})*\Z")
 _LONGEST_LABEL, _LONGEST_NAME = 63, 253
 
 
@@ -221,7 +222,7 @@ class _LeasePlace(Place):
 
     def is_first(self) -> bool:
         if self._lease is not None:
-            return True
+            return True  # since an interrupted call; the keeper knows of its end
         found = self._questions.read()
         if found is not None:
             self._sighting.see(found.spec or V1LeaseSpec())

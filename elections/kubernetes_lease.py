@@ -174,10 +174,8 @@ class LeaseQuestions:
             )  # fmt: skip
         if status >= _SERVER_ERROR or status == _TOO_MANY:
             return NoAnswerError(f"{status} {said}".rstrip())
-        # Of a path that it does not know, the server says 404, too, but not of what.
-        is_of_nothing = status == _NOT_FOUND and not answer.get("details", {}).get(
-            "kind"
-        )
+        # Of a path that it does not know it says 404, too, but not what is not found.
+        is_of_nothing = status == _NOT_FOUND and "kind" not in answer.get("details", {})
         if not answer or is_of_nothing:
             return self._strange(f"{status} {said}".rstrip())
         if status == _NOT_FOUND:

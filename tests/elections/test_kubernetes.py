@@ -23,7 +23,7 @@ from support.election_servers import Etcd
 from support.kafka_node import LOOPBACK
 from support.kube_files import write_kubeconfig
 from support.lease_fake import ADMIN, MALLORY, FakeLeases
-from support.lease_http import Answer, LeaseServer, Question
+from support.lease_http import Answer, ConnectionBroken, LeaseServer, Question
 from support.leases import LeasePlace
 from support.waiting import wait_until
 
@@ -58,6 +58,11 @@ class Meddler:
         """It is done; who asked does not hear of it."""
         self._leases.answer(question)
         return Answer(504, {"message": "gateway timeout"})
+
+    def break_connection(self, question: Question) -> Answer:
+        """It is done, and the connection breaks."""
+        self._leases.answer(question)
+        raise ConnectionBroken
 
     def renew_before(self, question: Question) -> None:
         """Write the same Lease as it is, just before."""
@@ -238,6 +243,22 @@ def test_an_answer_that_was_lost_is_found_out(
             first.campaign(_WAIT_S)
         first.resign()
         assert second.campaign(0)
+
+
+def test_a_connection_that_breaks_is_no_matter(
+    place: LeasePlace, meddler: Meddler, scope: str
+) -> None:
+    """What was asked on it is asked again; twice it is not done."""
+    with _open(place, scope) as candidate:
+        for transitions in range(2):
+            meddler.tricks = [meddler.break_connection]
+            assert candidate.campaign(_WAIT_S)
+            assert candidate.transitions == transitions
+            meddler.tricks = [meddler.break_connection]
+            candidate.resign()
+            spec = place.read(scope).spec
+            assert spec is not None
+            assert spec.holder_identity == ""
 
 
 def test_renewals_go_on_whatever_happens_to_one(

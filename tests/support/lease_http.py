@@ -52,6 +52,10 @@ def ask(server: str, question: Question) -> Answer:
         return Answer(answer.status, answer.json())
 
 
+class ConnectionBroken(Exception):
+    """Raised in place of an answer: the connection is to break."""
+
+
 class LeaseServer:
     """Answers on the loopback, in threads of its own; may be frozen, and stopped.
 
@@ -181,7 +185,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.command, self.path, token, json.loads(sent) if sent else None
         )
         assert isinstance(self.server, _Server)
-        answer = self.server.leases.answer(question)
+        try:
+            answer = self.server.leases.answer(question)
+        except ConnectionBroken:
+            self.close_connection = True
+            return
         said = json.dumps(answer.body).encode()
         with suppress(OSError):  # who asked may be gone
             self.send_response(answer.status)
