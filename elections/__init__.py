@@ -12,6 +12,7 @@ from epochfence.elections.kafka_leader_epoch import KafkaLeaderEpoch
 
 if TYPE_CHECKING:
     from epochfence.elections.etcd import EtcdElection as EtcdElection
+    from epochfence.elections.kubernetes import KubernetesElection as KubernetesElection
     from epochfence.elections.postgres import PostgresElection as PostgresElection
     from epochfence.elections.postgres_sequence import (
         PostgresSequence as PostgresSequence,
@@ -23,6 +24,7 @@ else:
     #: By name: the module, the extra, and what it needs.
     _WITH_EXTRA = {
         "EtcdElection": ("etcd", "etcd", "etcd3gw"),
+        "KubernetesElection": ("kubernetes", "kubernetes", "kubernetes"),
         "PostgresElection": ("postgres", "postgres", "psycopg"),
         "PostgresSequence": ("postgres_sequence", "postgres", "psycopg"),
         "ZookeeperElection": ("zookeeper", "zookeeper", "kazoo"),

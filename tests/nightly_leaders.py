@@ -22,6 +22,7 @@ from typing import Any
 from support.election_servers import start_etcd, start_zookeeper
 from support.elections import SOON
 from support.leaders_storm import Storm, open_doors
+from support.leases import open_leases
 from support.ledgers import unnamed_topics
 from support.postgres import open_postgres
 from support.unavailable import Unavailable
@@ -51,6 +52,8 @@ def main() -> int:
                 told["server"] = f"127.0.0.1:{start_etcd(stack).port}"
             elif asked.election == "zookeeper":
                 told["server"] = f"127.0.0.1:{start_zookeeper(stack).port}"
+            elif asked.election == "kubernetes":
+                told["kubeconfig"] = open_leases(stack).kubeconfig
             kafka, doors = open_doors(stack, asked.candidates, told)
         except Unavailable as reason:
             parser.exit(2, f"{reason}\n")

@@ -43,6 +43,8 @@ def test_who_is_stopped_after_the_election_loses_the_claim(
             told["sequence"] = f'"{told["scope"]}"'
             with psycopg.connect(told["conninfo"]) as connection:
                 connection.execute(f"CREATE SEQUENCE {told['sequence']}".encode())
+    elif kind == "kubernetes":
+        told["kubeconfig"] = request.getfixturevalue("kubernetes").kubeconfig
     elif kind != "kafka":
         told["server"] = f"127.0.0.1:{request.getfixturevalue(kind).port}"
     command = [sys.executable, str(_SCRIPT), json.dumps(told)]

@@ -28,6 +28,8 @@ def test_leaders_count_on_without_a_gap(
     }
     if kind == "postgres":
         told["conninfo"] = request.getfixturevalue("database")
+    elif kind == "kubernetes":
+        told["kubeconfig"] = request.getfixturevalue("kubernetes").kubeconfig
     elif kind != "kafka":
         told["server"] = f"127.0.0.1:{request.getfixturevalue(kind).port}"
     with ExitStack() as stack:

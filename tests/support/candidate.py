@@ -16,6 +16,7 @@ from epochfence.elections import (
     Election,
     EtcdElection,
     KafkaElection,
+    KubernetesElection,
     PostgresElection,
     PostgresSequence,
     ZookeeperElection,
@@ -32,6 +33,8 @@ def opened(told: dict[str, Any]) -> Election:
         return EtcdElection(told["server"], told["scope"], **told["times"])
     if told["kind"] == "zookeeper":
         return ZookeeperElection(told["server"], told["scope"], **told["times"])
+    if told["kind"] == "kubernetes":
+        return KubernetesElection(told["kubeconfig"], told["scope"], **told["times"])
     config = {"bootstrap.servers": told["servers"], **told["times"]}
     return KafkaElection(config, told["scope"], topic=told["coordination_topic"])
 

@@ -125,6 +125,8 @@ class Etcd(ElectionServer):
         self._restored = 0
         #: The authority of its certificate, which is the certificate itself.
         self.ca = self._data / "fixtures" / "client" / "cert.pem"
+        #: The certificate, and its key.
+        self.certificate = (self.ca, self.ca.with_name("key.pem"))
 
     def _command(self) -> list[str]:
         options = {

@@ -24,6 +24,7 @@ SOON: Mapping[str, Mapping[str, Any]] = {
     "postgres": {"silence_s": 1.0, "interval_s": 0.2},
     "etcd": {"ttl_s": 2, "interval_s": 0.2},
     "zookeeper": {"session_timeout_s": 1.0},
+    "kubernetes": {"lease_duration_s": 2, "interval_s": 0.2},
 }
 
 
