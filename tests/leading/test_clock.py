@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -14,7 +13,7 @@ from epochfence import Deposed, FencedProducer, Leadership, Ledger, lead
 from epochfence.elections import Election
 from support.brokers import KafkaBroker
 from support.candidate import opened
-from support.elections import SOON
+from support.elections import SOON, an_office
 from support.ledgers import unnamed_topics
 from support.producing import doing
 from support.waiting import wait_until
@@ -44,17 +43,12 @@ def test_a_clock_that_is_set_back(
     set_back: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: dict[str, Any] = {
-        "kind": kind,
-        "times": SOON[kind],
-        "scope": f"office-{secrets.token_hex(6)}",
+    topics = unnamed_topics(kafka)
+    told = {
+        **an_office(kind, request),
         "servers": kafka.bootstrap_servers,
-        **(topics := unnamed_topics(kafka)).names,
+        **topics.names,
     }
-    if kind == "postgres":
-        told["conninfo"] = request.getfixturevalue("database")
-    elif kind != "kafka":
-        told["server"] = f"127.0.0.1:{request.getfixturevalue(kind).port}"
     orders = kafka.create_topic("orders")
     zombies: list[FencedProducer] = []
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-import secrets
 from contextlib import ExitStack, closing
-from typing import Any
 
 import pytest
 
-from support.elections import SOON
+from support.elections import SOON, an_office
 from support.leaders_storm import Storm, open_doors
 from support.ledgers import unnamed_topics
 
@@ -21,17 +19,7 @@ _SUCCESSIONS = 10
 def test_leaders_count_on_without_a_gap(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    told: dict[str, Any] = {
-        "kind": kind,
-        "times": SOON[kind],
-        "scope": f"counter-{secrets.token_hex(6)}",
-    }
-    if kind == "postgres":
-        told["conninfo"] = request.getfixturevalue("database")
-    elif kind == "kubernetes":
-        told["kubeconfig"] = request.getfixturevalue("kubernetes").kubeconfig
-    elif kind != "kafka":
-        told["server"] = f"127.0.0.1:{request.getfixturevalue(kind).port}"
+    told = an_office(kind, request)
     with ExitStack() as stack:
         kafka, doors = open_doors(stack, _CANDIDATES, told)
         storm = stack.enter_context(

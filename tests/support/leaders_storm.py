@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from support.cut_network import CutNetwork
 from support.kafka_local import local_broker_behind
 from support.kafka_node import LOOPBACK
 from support.ledgers import LedgerTopics
+from support.scratch import Scratch
 from support.waiting import wait_until
 
 _SCRIPT = Path(__file__).with_name("lead_instance.py")
@@ -39,6 +41,7 @@ class Door:
         servers: The broker's address, there.
         broker: The network to it, if that may be cut.
         election: That to the election's server, likewise.
+        kubeconfig: Names that server as it is reached there.
     """
 
     def __init__(
@@ -46,10 +49,12 @@ class Door:
         servers: str,
         broker: CutNetwork | None = None,
         election: CutNetwork | None = None,
+        kubeconfig: Path | None = None,
     ) -> None:
         self.servers = servers
         self.networks = [one for one in (broker, election) if one is not None]
         self.election = election
+        self.kubeconfig = kubeconfig
 
 
 class Instance:
@@ -161,6 +166,8 @@ class Storm:
             told["conninfo"] = make_conninfo(
                 told["conninfo"], host=LOOPBACK, port=door.election.port
             )
+        elif door.kubeconfig is not None:
+            told["kubeconfig"] = str(door.kubeconfig)
         elif door.election is not None:
             told["server"] = f"{LOOPBACK}:{door.election.port}"
         return Instance(told, door)
@@ -293,15 +300,30 @@ def open_doors(
 ) -> tuple[KafkaBroker, list[Door]]:
     """A broker, and doors to it and to the election's server."""
     kafka, networks = local_broker_behind(stack, count)
-    port = None
-    if "conninfo" in told:
-        port = int(conninfo_to_dict(told["conninfo"]).get("port") or 5432)
-    elif "server" in told:
-        port = int(told["server"].rpartition(":")[2])
+    port = _port_of_election(told)
     doors: list[Door] = []
-    for network in networks:
-        election = None
+    for number, network in enumerate(networks):
+        election = kubeconfig = None
         if port is not None:
             election = stack.enter_context(CutNetwork(port))
-        doors.append(Door(f"{LOOPBACK}:{network.port}", network, election))
+            if "kubeconfig" in told:
+                folder = stack.enter_context(Scratch(f"door-{number}")).path
+                kubeconfig = Path(folder) / "kubeconfig"
+                text = Path(told["kubeconfig"]).read_text()
+                kubeconfig.write_text(text.replace(f":{port}", f":{election.port}"))
+        servers = f"{LOOPBACK}:{network.port}"
+        doors.append(Door(servers, network, election, kubeconfig))
     return kafka, doors
+
+
+def _port_of_election(told: dict[str, Any]) -> int | None:
+    """The port of the election's server, None where it has none on this machine."""
+    if "conninfo" in told:
+        return int(conninfo_to_dict(told["conninfo"]).get("port") or 5432)
+    if "server" in told:
+        return int(told["server"].rpartition(":")[2])
+    if "kubeconfig" in told:
+        text = Path(told["kubeconfig"]).read_text()
+        found = re.search(rf"http://{re.escape(LOOPBACK)}:(\d+)", text)
+        return None if found is None else int(found[1])
+    return None
