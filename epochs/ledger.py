@@ -496,4 +496,3 @@ def check_ledger(ledger: object) -> None:
         raise MisconfiguredError(
             "ledger", ledger, "it is no Ledger", "Give Ledger(config)."
         )
-

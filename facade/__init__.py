@@ -29,6 +29,7 @@ from epochfence.epochs.errors import (
     LedgerRegressed,
     LedgerUnavailable,
     MisconfiguredError,
+    NotAssigned,
     SinkFenced,
     SinkUnavailable,
     TableMissing,
@@ -36,7 +37,7 @@ from epochfence.epochs.errors import (
     TopicUnavailable,
 )
 from epochfence.epochs.idempotency import command_key, message_key
-from epochfence.epochs.leadership import Leadership
+from epochfence.epochs.leadership import Claimed, Leadership
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.receipts import Receipt, Receipts, Undelivered
 from epochfence.epochs.settings import FenceSettings
@@ -50,7 +51,7 @@ from epochfence.epochs.values import (
     Stamp,
 )
 from epochfence.epochs.verdicts import Verdict
-from epochfence.leading import Recovered, Tenure, lead
+from epochfence.leading import PartitionLeaderships, Recovered, Tenure, lead
 from epochfence.producers.fenced_producer import FencedProducer
 
 # A library is silent until its user asks for more.
@@ -88,6 +89,8 @@ __all__ = [
     "lead",
     "Tenure",
     "Recovered",
+    # One leadership for each assigned partition.
+    "PartitionLeaderships",
     # Sinks: the check and the write are one step.
     "SinkRunner",
     "SinkProgress",
@@ -107,6 +110,7 @@ __all__ = [
     "ForeignField",
     # Values.
     "Claim",
+    "Claimed",
     "EpochStart",
     "Position",
     "SinkPosition",
@@ -124,6 +128,7 @@ __all__ = [
     "SinkFenced",
     "SinkUnavailable",
     "ElectionUnavailable",
+    "NotAssigned",
     "LedgerUnavailable",
     "LedgerClosed",
     "TableUnavailable",

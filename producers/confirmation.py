@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from confluent_kafka import Producer
 
@@ -14,10 +15,15 @@ from epochfence.epochs.errors import Deposed, TopicUnavailable
 from epochfence.epochs.holding import check_granted, deposed_by
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.offset_ranges import OffsetRanges
 from epochfence.epochs.receipts import Part, Receipts, Undelivered
 from epochfence.epochs.values import Place
-from epochfence.producers.acknowledgements import Acknowledgements, Handover
+from epochfence.producers.acknowledgements import (
+    Acknowledgements,
+    Answerable,
+    Handover,
+)
 from epochfence.producers.judging import Judging
 from epochfence.producers.rereading import Rereading
 from epochfence.producers.territory import Territory
@@ -74,21 +80,21 @@ class Confirmation:
 
     def confirm(self, deadline: float) -> Receipts:
         """Answer for every message; `FencedProducer.confirm` tells more."""
+        return confirm_together([self], self._ledger, deadline)
+
+    @contextmanager
+    def alone(self, deadline: float) -> Generator[None]:
+        """Keep other threads from confirming, and begin with what is handed over."""
         if not self._one_at_a_time.acquire(timeout=time_left(deadline)):
             raise self._unavailable("another thread is still confirming")
         try:
-            self._await_reports(deadline)
-            answerable = self._acknowledgements.take(self._handover.take_missed)
-            undelivered = answerable.undelivered.values()
-            parts = self._answer(answerable.acknowledged, undelivered, deadline)
-            receipts = Receipts(sorted(parts, key=_place_of), undelivered)
-            self._acknowledgements.answered()
-            return receipts
+            self._renew_reports()
+            yield
         finally:
             self._one_at_a_time.release()
 
-    def _await_reports(self, deadline: float) -> None:
-        self._renew_reports()
+    def await_reports(self, deadline: float) -> None:
+        """Wait until what was handed over before is reported on."""
         while True:
             left_s = time_left(deadline)
             waiting = self._producer.flush(min(_FLUSH_S, left_s))
@@ -102,13 +108,20 @@ class Confirmation:
                     f"{len(self._producer)} messages are not acknowledged yet"
                 )
 
-    def _answer(
-        self,
-        acknowledged: Mapping[Place, Acknowledged],
-        undelivered: Collection[Undelivered],
-        deadline: float,
+    def take(self) -> Answerable:
+        """What was reported and not answered for."""
+        return self._acknowledgements.take(self._handover.take_missed)
+
+    def answered(self) -> None:
+        """Forget what was taken last: else it is taken again."""
+        self._acknowledgements.answered()
+
+    def answer(
+        self, answerable: Answerable, state: LedgerState, deadline: float
     ) -> list[Part]:
-        state = self._ledger.refresh(max(_SHORTEST_S, time_left(deadline)))
+        """What became of messages that were taken before `state` was read."""
+        acknowledged = answerable.acknowledged
+        undelivered = answerable.undelivered.values()
         check_granted(self._leaderships, state)
         deposed = deposed_by(self._leaderships, state)
         standing = {
@@ -142,6 +155,32 @@ class Confirmation:
 
     def _unavailable(self, reason: str) -> TopicUnavailable:
         return TopicUnavailable(", ".join(self._territory.named()), reason)
+
+
+def confirm_together(
+    confirmations: Sequence[Confirmation], ledger: Ledger, deadline: float
+) -> Receipts:
+    """Answer for what several producers have written, by one read of their ledger.
+
+    Raises what `FencedProducer.confirm` does; then nothing is forgotten.
+    """
+    with ExitStack() as stack:
+        for one in confirmations:
+            stack.enter_context(one.alone(deadline))
+        for one in confirmations:
+            one.await_reports(deadline)
+        taken = [one.take() for one in confirmations]
+        # After everything was acknowledged, and before any partition is read.
+        state = ledger.refresh(max(_SHORTEST_S, time_left(deadline)))
+        parts: list[Part] = []
+        undelivered: list[Undelivered] = []
+        for one, answerable in zip(confirmations, taken, strict=True):
+            parts += one.answer(answerable, state, deadline)
+            undelivered += answerable.undelivered.values()
+        receipts = Receipts(sorted(parts, key=_place_of), undelivered)
+        for one in confirmations:
+            one.answered()
+        return receipts
 
 
 def _place_of(part: Part) -> Place:

@@ -169,6 +169,8 @@ class MemoryClients(Clients):
         synced_logs: The topics of the ledger that were opened, by name.
     """
 
+    can_add_partitions = False
+
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
         self.synced_logs: dict[str, MemorySyncedLog] = {}
@@ -209,6 +211,12 @@ class MemoryClients(Clients):
     ) -> bool:
         """Members come and go by themselves here."""
         return False
+
+    def has_member(
+        self, config: Config, group: str, member_id: str, timeout_s: float
+    ) -> bool:
+        """Nobody is ever put out of a group here."""
+        return True
 
     def synced_log(
         self,

@@ -33,6 +33,10 @@ _ERRORS: list[tuple[EpochfenceError, list[str]]] = [
         epochfence.ElectionUnavailable("of w at etcd", "connection refused"),
         ["of w at etcd", "connection refused", "Nothing was decided", "try again"],
     ),
+    (
+        epochfence.NotAssigned("t", 3, "it was revoked"),
+        ["t[3]", "it was revoked", "Drop", "polling"],
+    ),
     (epochfence.LedgerClosed("c"), ["'c'", "closed", "Nothing", "Open another"]),
     (epochfence.TableUnavailable("c", "gone"), ["'c'", "gone", "Nothing"]),
     (epochfence.TopicUnavailable("t", "gone", 3, 9), ["3", "'t'", "gone", "9"]),
