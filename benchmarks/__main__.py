@@ -11,7 +11,16 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks import audit, consume, fence, ledger, produce, sinks, takeover
+from benchmarks import (
+    audit,
+    consume,
+    fence,
+    ledger,
+    partition_leaderships,
+    produce,
+    sinks,
+    takeover,
+)
 from benchmarks.measuring import Figure, broker, versions
 
 Measure = Callable[[str, int], list[Figure]]
@@ -22,6 +31,7 @@ BENCHMARKS: dict[str, tuple[Measure, int]] = {
     "consume": (consume.measure, 7),
     "fence": (fence.measure, 9),
     "takeover": (takeover.measure, 9),
+    "partition_leaderships": (partition_leaderships.measure, 5),
     "ledger": (ledger.measure, 5),
     "sinks": (sinks.measure, 7),
     "audit": (audit.measure, 3),

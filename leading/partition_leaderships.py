@@ -32,7 +32,7 @@ from epochfence.epochs.receipts import Receipts
 from epochfence.epochs.values import Claim, check_function, check_timeout
 from epochfence.leading.seating import Member, Seating
 from epochfence.leading.seats import Outputs, Seat, Seats
-from epochfence.producers.fenced_producer import FencedProducer, confirm_all
+from epochfence.producers.fenced_producer import FencedProducer
 from epochfence.producers.judging import Settings
 from epochfence.producers.shared_client import SharedClient
 
@@ -394,7 +394,7 @@ class PartitionLeaderships:
             seats = self._seats.all()
             outlived = {producer for seat in seats for producer in seat.outlived()}
             led = {seat.producer for seat in seats if seat.producer is not None}
-        receipts = confirm_all(led | outlived, self._ledger, timeout_s)
+        receipts = FencedProducer.confirm_all(led | outlived, self._ledger, timeout_s)
         with self._lock:
             for seat in seats:
                 seat.part_with(outlived)

@@ -16,7 +16,7 @@ from epochfence.epochs.errors import (
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
 from epochfence.leading.seats import Outputs, Seat
-from epochfence.producers.fenced_producer import FencedProducer, take_over_all
+from epochfence.producers.fenced_producer import FencedProducer
 from epochfence.producers.shared_client import SharedClient
 
 #: Even where no time is left, a call needs some to be sent.
@@ -150,7 +150,7 @@ class Seating:
             for seat in seats
             if seat.producer is not None
         }
-        failed = take_over_all(
+        failed = FencedProducer.take_over_all(
             topics_of, keeps_barriers=True, timeout_s=_some(deadline)
         )
         for seat in seats:

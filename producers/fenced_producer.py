@@ -398,6 +398,63 @@ class FencedProducer:
         self._messages = begun[0]
         self._bare_report, self._report = begun[1:]
 
+    # The same for many.
+
+    @staticmethod
+    def take_over_all(
+        topics_of: Mapping[FencedProducer, Iterable[str | TopicPartition]],
+        *,
+        keeps_barriers: bool = False,
+        timeout_s: float,
+    ) -> dict[FencedProducer, EpochfenceError]:
+        """Take over for producers of one `SharedClient`, as `take_over` does for each.
+
+        Args:
+            topics_of: What each is to take over.
+            keeps_barriers: Whether own barriers that stand in the present life of a
+                topic do, so that no new ones are written there.
+            timeout_s: How long to wait for the cluster, in seconds.
+
+        Returns:
+            What is wrong with those that have taken nothing over.
+
+        Raises:
+            LedgerUnavailable, TableUnavailable, LedgerRegressed, TopicUnavailable:
+                None of them has.
+        """
+        failed: dict[FencedProducer, EpochfenceError] = {}
+        for client in {one._client for one in topics_of}:
+            of_client = {
+                one._realm: topics
+                for one, topics in topics_of.items()
+                if one._client is client
+            }
+            taken = client.taking_over.take_all(
+                of_client, deadline_after(timeout_s), keeps_barriers=keeps_barriers
+            )
+            for one in topics_of:
+                if one._realm in taken:
+                    try:
+                        one._go_by(taken[one._realm])
+                    except EpochfenceError as error:
+                        failed[one] = error
+        return failed
+
+    @staticmethod
+    def confirm_all(
+        producers: Iterable[FencedProducer], ledger: Ledger, timeout_s: float
+    ) -> Receipts:
+        """Confirm what producers of one ledger have written, by one read of it.
+
+        Raises what `FencedProducer.confirm` does: then nothing is forgotten.
+        """
+        deadline = deadline_after(timeout_s)
+        confirmations: list[Confirmation] = []
+        for one in producers:
+            one._check_usable()
+            confirmations.append(one._confirmation)
+        return confirm_together(confirmations, ledger, deadline)
+
     # The end.
 
     def close(self) -> None:
@@ -440,61 +497,6 @@ class FencedProducer:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def take_over_all(
-    topics_of: Mapping[FencedProducer, Iterable[str | TopicPartition]],
-    *,
-    keeps_barriers: bool = False,
-    timeout_s: float,
-) -> dict[FencedProducer, EpochfenceError]:
-    """Take over for producers of one `SharedClient`, as `take_over` does for each.
-
-    Args:
-        topics_of: What each is to take over.
-        keeps_barriers: Whether own barriers that stand in the present life of a topic
-            do, so that no new ones are written there.
-        timeout_s: How long to wait for the cluster, in seconds.
-
-    Returns:
-        What is wrong with those that have taken nothing over.
-
-    Raises:
-        LedgerUnavailable, TableUnavailable, LedgerRegressed, TopicUnavailable: None of
-            them has.
-    """
-    failed: dict[FencedProducer, EpochfenceError] = {}
-    for client in {one._client for one in topics_of}:
-        of_client = {
-            one._realm: topics
-            for one, topics in topics_of.items()
-            if one._client is client
-        }
-        taken = client.taking_over.take_all(
-            of_client, deadline_after(timeout_s), keeps_barriers=keeps_barriers
-        )
-        for one in topics_of:
-            if one._realm in taken:
-                try:
-                    one._go_by(taken[one._realm])
-                except EpochfenceError as error:
-                    failed[one] = error
-    return failed
-
-
-def confirm_all(
-    producers: Iterable[FencedProducer], ledger: Ledger, timeout_s: float
-) -> Receipts:
-    """Confirm what producers of one ledger have written, by one read of it.
-
-    Raises what `FencedProducer.confirm` does: then nothing is forgotten.
-    """
-    deadline = deadline_after(timeout_s)
-    confirmations: list[Confirmation] = []
-    for one in producers:
-        one._check_usable()
-        confirmations.append(one._confirmation)
-    return confirm_together(confirmations, ledger, deadline)
 
 
 def _check_fits(

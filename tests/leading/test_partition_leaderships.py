@@ -26,8 +26,10 @@ from epochfence import (
     TableUnavailable,
 )
 from epochfence.epochs.messages import headers_of
+from epochfence.producers.barriers import BarrierWriter
 from epochfence.testing import MemoryConsumer, MemoryLedger, MemoryLog, MemoryProducer
 from epochfence.testing.clients import MemoryClients
+from support.producing import doing
 
 PARTITIONS = 4
 
@@ -109,7 +111,9 @@ def test_each_partition_has_a_leader_of_its_own(
     assert memory_log.records("prices", 1) == []
     assert led.confirm().counts["admitted"] == 1
     assert admitted(memory_ledger, "prices", "orders/{partition}") == [b"v"]
-    with pytest.raises(MisconfiguredError, match=r"only partitions .2. were taken over"):
+    with pytest.raises(
+        MisconfiguredError, match=r"only partitions .2. were taken over"
+    ):
         led.of(2).produce("prices", b"v", partition=0)
     with pytest.raises(NotAssigned, match="never assigned"):
         led.of(1)
@@ -123,6 +127,11 @@ def test_partitions_come_one_by_one(
     led.assigned([1])
     led.assigned([0, 1])
     led.assigned([])
+    # Of what is led, nothing has to be asked.
+    memory_ledger.fail(LedgerUnavailable("c", "no broker answers"))
+    assert led.assigned([0, 1]) == {}
+    with pytest.raises(LedgerUnavailable):
+        memory_ledger.refresh()
     assert led.led == [0, 1]
     assert led.of(0) is first
     assert epochs(memory_ledger) == {"orders/0": [1], "orders/1": [1]}
@@ -153,7 +162,7 @@ def test_one_that_only_leads(memory_ledger: MemoryLedger, new: New) -> None:
     assert (leadership.scope, leadership.holder) == ("pricing/3", "a")
     leader = memory_ledger.leader("pricing/3")
     assert leader is not None
-    assert leader.attributes == (("url", "here"),) or leader.attributes
+    assert leader.attributes == {"url": "here"}
     led.lost([3])
     led.assigned([3])
     assert led.of(3).leaderships == (leadership,)
@@ -210,7 +219,8 @@ def test_one_that_another_had_meanwhile_is_claimed_anew(
     other: PartitionLeaderships,
 ) -> None:
     led.assigned([0, 1])
-    led.of(0).produce("prices", b"mine", partition=0)
+    earlier = led.of(0)
+    earlier.produce("prices", b"mine", partition=0)
     led.revoked([0])
     other.assigned([0])
     other.of(0).produce("prices", b"theirs", partition=0)
@@ -220,6 +230,8 @@ def test_one_that_another_had_meanwhile_is_claimed_anew(
     assert epochs(memory_ledger) == {"orders/0": [1, 2, 3], "orders/1": [1]}
     # Of both of its leaderships of that partition.
     assert led.confirm().counts["admitted"] == 2
+    with pytest.raises(RuntimeError, match="closed"):
+        earlier.confirm()  # answered for, and parted with
     assert other.confirm().counts["admitted"] == 1
     wanted = [b"mine", b"theirs", b"mine again"]
     assert admitted(memory_ledger, "prices", "orders/{partition}") == wanted
@@ -286,15 +298,17 @@ def test_one_of_many_that_is_deposed(
     assert told == [(1, 2, "b")]
 
 
+@pytest.mark.parametrize("is_watched", [True, False])
 def test_who_pauses_between_claim_and_use_hears_of_it(
     memory_log: MemoryLog,
     memory_ledger: MemoryLedger,
     led: PartitionLeaderships,
     monkeypatch: pytest.MonkeyPatch,
+    is_watched: bool,
 ) -> None:
     """Its barriers go out when another leads: they are stale, and it does not lead."""
-    from epochfence.producers.barriers import BarrierWriter
-
+    if not is_watched:  # what is left is what guards
+        monkeypatch.setattr(FencedProducer, "_on_grant", doing(None))
     write_all = BarrierWriter.write_all
 
     def paused(writer: BarrierWriter, *arguments: Any) -> Any:
@@ -317,6 +331,24 @@ def test_who_pauses_between_claim_and_use_hears_of_it(
         led.of(1)
     found = admitted(memory_ledger, "prices", "orders/{partition}")
     assert found == [b"theirs"]
+
+
+def test_who_is_deposed_as_soon_as_it_has_taken_over(
+    memory_log: MemoryLog,
+    led: PartitionLeaderships,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    take_over_all = FencedProducer.take_over_all
+
+    def deposed(*arguments: Any, **options: Any) -> Any:
+        outcome = take_over_all(*arguments, **options)
+        with MemoryLedger(memory_log) as elsewhere:
+            elsewhere.claim("orders/1", holder="b")
+        return outcome
+
+    monkeypatch.setattr(FencedProducer, "take_over_all", staticmethod(deposed))
+    assert [type(one) for one in led.assigned([0, 1]).values()] == [Deposed]
+    assert led.led == [0]
 
 
 def test_who_sleeps_before_the_claim_loses_it(
