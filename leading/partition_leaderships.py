@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
@@ -133,6 +134,7 @@ class PartitionLeaderships:
         self._led: dict[int, FencedProducer] = {}
         self._lock = threading.RLock()
         self._is_closed = False
+        self._process_id = os.getpid()
         self._client = SharedClient(config, ledger, timeout_s=self._timeout_s)
         self._seating = Seating(
             ledger,
@@ -176,9 +178,9 @@ class PartitionLeaderships:
                 of all, what does not pass; the others are led.
         """
         deadline = self._deadline(timeout_s)
+        self._check_open()
         with self._lock:
-            self._check_open()
-            seats = [self._seats.at(number) for number in partitions]
+            seats = self._seats.at_all(partitions)
             for seat in seats:
                 seat.is_assigned = True
             wanted = [seat for seat in seats if not self._is_led(seat)]
@@ -200,10 +202,9 @@ class PartitionLeaderships:
         return MappingProxyType(failures)
 
     def _failures_of(self, seats: Iterable[Seat]) -> dict[int, EpochfenceError]:
+        # Copies: each raising has a traceback of its own.
         return {
-            seat.partition: copy(
-                seat.failure
-            )  # each raising has a traceback of its own
+            seat.partition: copy(seat.failure)
             for seat in seats
             if seat.failure is not None
         }
@@ -247,11 +248,10 @@ class PartitionLeaderships:
         """Give partitions up; whether any was led."""
         was_led = False
         with self._lock:
-            for number in partitions:
-                seat = self._seats.at(number)
+            for seat in self._seats.at_all(partitions):
                 seat.is_assigned = False
-                seat.failure = NotAssigned(self.topic, number, reason)
-                was_led |= self._led.pop(number, None) is not None
+                seat.failure = NotAssigned(self.topic, seat.partition, reason)
+                was_led |= self._led.pop(seat.partition, None) is not None
                 if seat.producer is not None:
                     seat.producer.let_go()
         return was_led
@@ -329,7 +329,8 @@ class PartitionLeaderships:
 
         It lasts as long as that leadership: ask for it anew with each message, or
         batch. Where something passing kept the partition from being led, this tries
-        once more.
+        once more, for up to `timeout_s`; `on_assign` having been used, call it in the
+        thread that polls the consumer.
 
         Raises:
             NotAssigned: The partition is not assigned to this process.
@@ -341,8 +342,8 @@ class PartitionLeaderships:
         return self._late(partition) if producer is None else producer
 
     def _late(self, partition: int) -> FencedProducer:
+        self._check_open()
         with self._lock:
-            self._check_open()
             seat = self._seats.at(partition)
             if not seat.is_assigned:
                 raise copy(
@@ -389,8 +390,8 @@ class PartitionLeaderships:
                 `FencedProducer.confirm`. Nothing was forgotten.
         """
         timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
+        self._check_open()
         with self._lock:
-            self._check_open()
             seats = self._seats.all()
             outlived = {producer for seat in seats for producer in seat.outlived()}
             led = {seat.producer for seat in seats if seat.producer is not None}
@@ -405,7 +406,16 @@ class PartitionLeaderships:
     def _deadline(self, timeout_s: float | None) -> float:
         return deadline_after(self._timeout_s if timeout_s is None else timeout_s)
 
+    @property
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._process_id
+
     def _check_open(self) -> None:
+        if self._is_forked:
+            raise RuntimeError(
+                "the partition leaderships were opened before a fork, and nobody sends "
+                "in this process: open them in each process"
+            )
         if self._is_closed:
             raise RuntimeError("the partition leaderships were closed")
 
@@ -414,6 +424,8 @@ class PartitionLeaderships:
 
         A producer that was given is not closed. What was not confirmed stays so.
         """
+        if self._is_forked:
+            return  # the lock may be of a thread that is not there
         with self._lock:
             if self._is_closed:
                 return

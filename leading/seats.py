@@ -111,10 +111,10 @@ class Seats:
         Raises:
             MisconfiguredError: There can be no such partition.
         """
-        seat = self._seats.get(partition)
+        is_number = isinstance(partition, int) and not isinstance(partition, bool)
+        seat = self._seats.get(partition) if is_number else None
         if seat is not None:
             return seat
-        is_number = isinstance(partition, int) and not isinstance(partition, bool)
         if not is_number or not 0 <= partition <= _HIGHEST:
             raise MisconfiguredError(
                 "partition", partition, "it is no partition's number",
@@ -123,6 +123,19 @@ class Seats:
         scope = self.scope.replace(PARTITION_FIELD, str(partition))
         seat = self._seats[partition] = self._of_scope[scope] = Seat(partition, scope)
         return seat
+
+    def at_all(self, partitions: Iterable[int]) -> list[Seat]:
+        """The seats of partitions, each once.
+
+        Raises:
+            MisconfiguredError: One is none, or they are no list.
+        """
+        if isinstance(partitions, str) or not isinstance(partitions, Iterable):
+            raise MisconfiguredError(
+                "partitions", partitions, "a list of numbers is expected",
+                "Use [3], or [tp.partition for tp in partitions].",
+            )  # fmt: skip
+        return list(dict.fromkeys(self.at(number) for number in partitions))
 
     def of_scope(self, scope: str) -> Seat | None:
         """The seat of a scope; None: it is of no partition that was ever assigned."""

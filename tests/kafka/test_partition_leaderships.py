@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -345,3 +346,38 @@ def test_a_producer_of_an_earlier_assignment_hears_of_its_successor(
     with pytest.raises(MisconfiguredError, match="partitions 0 to 1"):
         led.assigned([2])
     assert led.led == [0, 1]
+
+
+def test_a_forked_process_leads_nothing(
+    kafka: KafkaBroker, ledger: Ledger, new: New
+) -> None:
+    output = kafka.create_topic("prices")
+    led = new("orders", outputs=[output])
+    led.assigned([0])
+    producer = led.of(0)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told: list[str] = []
+        calls: list[Callable[[], object]] = [
+            lambda: producer.produce(output, b"v", partition=0),
+            lambda: led.assigned([0]),
+            lambda: led.of(1),
+            led.confirm,
+            led.close,
+        ]
+        for call in calls:
+            try:
+                call()
+            except RuntimeError as error:
+                told.append(str(error))
+        os.write(writing, "\n".join(told).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        told = pipe.read().splitlines()
+    os.waitpid(child, 0)
+    assert len(told) == 4
+    assert all("in each process" in one for one in told)
+    led.of(0).produce(output, b"v", partition=0)
+    assert led.confirm().are_all_admitted

@@ -24,11 +24,13 @@ from epochfence import (
     NotAssigned,
     PartitionLeaderships,
     TableUnavailable,
+    TopicUnavailable,
 )
 from epochfence.epochs.messages import headers_of
 from epochfence.producers.barriers import BarrierWriter
 from epochfence.testing import MemoryConsumer, MemoryLedger, MemoryLog, MemoryProducer
 from epochfence.testing.clients import MemoryClients
+from epochfence.testing.sender import MemorySender
 from support.producing import doing
 
 PARTITIONS = 4
@@ -99,7 +101,7 @@ def admitted(ledger: MemoryLedger, topic: str, *require: str) -> list[bytes | No
 def test_each_partition_has_a_leader_of_its_own(
     memory_log: MemoryLog, memory_ledger: MemoryLedger, led: PartitionLeaderships
 ) -> None:
-    assert led.assigned([0, 2]) == {}
+    assert led.assigned([0, 2, 0]) == {}
     assert led.led == [0, 2]
     assert epochs(memory_ledger) == {"orders/0": [1], "orders/2": [1]}
     led.of(2).produce("prices", b"v", partition=2)
@@ -411,6 +413,42 @@ def test_a_claim_of_unknown_outcome_concerns_one(
     assert epochs(memory_ledger) == {"orders/0": [1, 2], "orders/1": [1]}
 
 
+class _Unwilling(MemorySender):
+    """A client that is full at first, and does not get its first message through."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        super().__init__(log)
+        self.is_full = True
+        self.fail_deliveries(KafkaError._MSG_TIMED_OUT, 1, arrives=False)
+
+    def produce(self, *arguments: Any, **options: Any) -> None:
+        if self.is_full:
+            raise BufferError("full")
+        super().produce(*arguments, **options)
+
+    def poll(self, timeout: float = -1) -> int:
+        self.is_full = False
+        return super().poll(timeout)
+
+
+def test_a_barrier_that_does_not_get_through_concerns_one(
+    memory_log: MemoryLog,
+    memory_ledger: MemoryLedger,
+    led: PartitionLeaderships,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patched:
+        unwilling = _Unwilling(memory_log)
+        patched.setattr(MemoryClients, "appending_producer", doing(unwilling))
+        failures = led.assigned([0, 1])
+    assert [type(one) for one in failures.values()] == [TopicUnavailable]
+    assert led.led == [1]
+    led.of(0).produce("prices", b"v", partition=0)
+    assert led.led == [0, 1]
+    assert epochs(memory_ledger) == {"orders/0": [1], "orders/1": [1]}
+    assert [len(memory_log.records("prices", number)) for number in (0, 1)] == [2, 1]
+
+
 def test_an_output_that_has_too_few_partitions(memory_log: MemoryLog, new: New) -> None:
     memory_log.create_topic("small", partitions=1)
     led = new(outputs=["small"])
@@ -488,6 +526,15 @@ def test_what_is_no_partition(led: PartitionLeaderships, partition: Any) -> None
             call([partition])
     with pytest.raises(MisconfiguredError, match="no partition's number"):
         led.of(partition)
+
+
+@pytest.mark.parametrize("partitions", [3, "3", None, TopicPartition("orders", 3)])
+def test_what_is_no_list_of_partitions(
+    led: PartitionLeaderships, partitions: Any
+) -> None:
+    for call in (led.assigned, led.revoked, led.lost):
+        with pytest.raises(MisconfiguredError, match="a list of numbers"):
+            call(partitions)
 
 
 # As callbacks.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -146,9 +147,10 @@ def test_a_client_of_another_ledger(
         pytest.raises(MisconfiguredError, match="goes by another"),
     ):
         FencedProducer(client, other, leadership)
-    for option in ({"barrier_key": lambda *_: b"k"}, {"barrier_value": b"v"}):
+    options: list[dict[str, Any]] = [{"barrier_key": bytes}, {"barrier_value": b"v"}]
+    for option in options:
         with pytest.raises(MisconfiguredError, match="Give it to the SharedClient"):
-            FencedProducer(client, memory_ledger, leadership, **option)  # type: ignore[arg-type]
+            FencedProducer(client, memory_ledger, leadership, **option)
     with pytest.raises(MisconfiguredError, match="no Ledger"):
         SharedClient({}, 7)  # type: ignore[arg-type]
     with pytest.raises(MisconfiguredError, match="timeout_s"):
