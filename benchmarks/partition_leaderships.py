@@ -26,12 +26,14 @@ def measure(servers: str, repeats: int) -> list[Figure]:
     """Measure each number of partitions, in turns."""
     figures: list[Figure] = []
     for partitions in PARTITIONS:
-        with Bench(servers, partitions) as bench, bench.ledger() as ledger:
+        # The ledger first: making hundreds of partitions keeps a broker busy.
+        with Bench(servers) as bench, bench.ledger() as ledger:
+            output = bench.new_topic(partitions)
             ways = {
                 "one by one": partial(_claimed_one_by_one, ledger, partitions),
                 "together": partial(_claimed_together, ledger, partitions),
-                "plain": partial(_written, bench, partitions),
-                "led": partial(_led, bench, ledger, partitions),
+                "plain": partial(_written, bench, output, partitions),
+                "led": partial(_led, bench, ledger, output, partitions),
             }
             in_turns(ways, 1)  # connected, and the topic's files are there
             found = in_turns(ways, repeats)
@@ -73,16 +75,16 @@ def _claimed_together(ledger: Ledger, partitions: int) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
-def _written(bench: Bench, partitions: int) -> float:
+def _written(bench: Bench, output: str, partitions: int) -> float:
     start = time.perf_counter()
     producer = Producer({**bench.config, "enable.idempotence": True})
     for partition in range(partitions):
-        producer.produce(bench.topic, value=VALUE, partition=partition)
+        producer.produce(output, value=VALUE, partition=partition)
     assert not producer.flush(_TIMEOUT_S)
     return (time.perf_counter() - start) * 1e3
 
 
-def _led(bench: Bench, ledger: Ledger, partitions: int) -> float:
+def _led(bench: Bench, ledger: Ledger, output: str, partitions: int) -> float:
     start = time.perf_counter()
     with PartitionLeaderships(
         bench.config,
@@ -90,7 +92,7 @@ def _led(bench: Bench, ledger: Ledger, partitions: int) -> float:
         "orders",
         holder="benchmark",
         scope=f"turn-{next(_turns)}/{{partition}}",
-        outputs=[bench.topic],
+        outputs=[output],
         timeout_s=_TIMEOUT_S,
     ) as led:
         assert not led.assigned(range(partitions))

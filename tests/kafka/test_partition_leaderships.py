@@ -30,6 +30,8 @@ from support.waiting import wait_until
 
 SCOPE = "orders/{partition}"
 MANY = 500
+#: A topic of so many partitions does not keep a broker busy.
+FEWER = 50
 
 New = Callable[..., PartitionLeaderships]
 
@@ -83,38 +85,47 @@ def admitted(
     return sorted(found, key=str)
 
 
+@pytest.mark.parametrize(
+    ("kind", "many"), [("shared_outputs", MANY), ("outputs", FEWER)]
+)
 def test_hundreds_of_partitions(
-    kafka: KafkaBroker, ledger: Ledger, other_ledger: Ledger, new: New
+    kafka: KafkaBroker,
+    ledger: Ledger,
+    other_ledger: Ledger,
+    new: New,
+    kind: str,
+    many: int,
 ) -> None:
-    source, output = "orders", kafka.create_topic("prices", partitions=MANY)
+    is_shared = kind == "shared_outputs"
+    output = kafka.create_topic("prices", partitions=1 if is_shared else many)
     told: list[int] = []
 
     def on_deposed(partition: int, error: Deposed) -> None:
         told.append(partition)
 
-    led = new(source, outputs=[output], on_deposed=on_deposed, timeout_s=60)
+    led = new("orders", on_deposed=on_deposed, timeout_s=60, **{kind: [output]})
     begun = time.monotonic()
-    assert led.assigned(range(MANY)) == {}
-    print(f"{MANY} claimed and taken over in {time.monotonic() - begun:.2f} s")
-    assert led.led == list(range(MANY))
-    assert claimed(ledger) == {f"orders/{number}": [1] for number in range(MANY)}
-    assert len(barriers(kafka, output)) == MANY
-    other_ledger.claim("orders/77", holder="b")
-    wait_until(lambda: told == [77], 30, "it is told of the one that it has lost")
-    others = [number for number in range(MANY) if number != 77]
+    assert led.assigned(range(many)) == {}
+    print(f"{many} claimed and taken over in {time.monotonic() - begun:.2f} s")
+    assert led.led == list(range(many))
+    assert claimed(ledger) == {f"orders/{number}": [1] for number in range(many)}
+    assert len(barriers(kafka, output)) == many
+    other_ledger.claim("orders/7", holder="b")
+    wait_until(lambda: told == [7], 30, "it is told of the one that it has lost")
+    others = [number for number in range(many) if number != 7]
     assert led.led == others
     for number in others:
-        led.of(number).produce(output, b"v", partition=number)
+        led.of(number).produce(output, b"v", partition=0 if is_shared else number)
     with pytest.raises(Deposed):
-        led.of(77)
-    assert led.confirm(60).counts["admitted"] == MANY - 1
+        led.of(7)
+    assert led.confirm(60).counts["admitted"] == many - 1
     begun = time.monotonic()
-    led.revoked(range(MANY))
+    led.revoked(range(many))
     assert led.assigned(others) == {}
-    print(f"{MANY - 1} came back in {time.monotonic() - begun:.2f} s")
-    wanted = {f"orders/{number}": [1] for number in others} | {"orders/77": [1, 2]}
+    print(f"{many - 1} came back in {time.monotonic() - begun:.2f} s")
+    wanted = {f"orders/{number}": [1] for number in others} | {"orders/7": [1, 2]}
     assert claimed(ledger) == wanted
-    assert len(barriers(kafka, output)) == MANY
+    assert len(barriers(kafka, output)) == many
 
 
 def test_claims_behind_one_another(ledger: Ledger, other_ledger: Ledger) -> None:
