@@ -479,10 +479,10 @@ class FencedProducer:
                 )
 
     def _leave_client(self) -> None:
-        if self._shares_client:
-            self._client.leave(self._realm)
-        else:
+        if not self._shares_client:
             self._client.close(is_forked=self._is_forked)
+        elif not self._is_forked:  # the locks there may be of threads that are gone
+            self._client.leave(self._realm)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a FencedProducer cannot be pickled: open one in each process")
