@@ -7,8 +7,11 @@ from typing import Literal, NamedTuple, get_args
 
 from epochfence.epochs.offset_ranges import OffsetRanges
 
+#: What may become of an acknowledged message.
 Outcome = Literal["admitted", "fenced", "lost", "indeterminate"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+#: What may become of a message that was handed over.
+Fate = Outcome | Literal["undelivered"]
 
 
 class Receipt(NamedTuple):
@@ -20,13 +23,18 @@ class Receipt(NamedTuple):
         offset: The offset it was acknowledged with, None where none was told.
         outcome: `admitted` (every reader lets it in), `fenced` (none does: a later
             leadership began before it), `lost` (acknowledged, but an unclean election
-            took it from the log) or `indeterminate` (nobody can tell any more).
+            took it from the log) or `indeterminate` (nobody can tell any more). One
+            that was asked for with the message may be `undelivered`, too: after a
+            time-out, such a message may be in the log all the same.
+        error: The name of the client's error where it is `undelivered`, such as
+            `_MSG_TIMED_OUT`; else empty.
     """
 
     topic: str
     partition: int
     offset: int | None
-    outcome: Outcome
+    outcome: Fate
+    error: str = ""
 
 
 class Undelivered(NamedTuple):
@@ -89,6 +97,30 @@ class Receipts:
         self._parts = tuple(part for part in parts if part.messages)
         self.undelivered = tuple(undelivered)
 
+    @classmethod
+    def joined(cls, several: Iterable[Receipts]) -> Receipts:
+        """One answer that tells what several told, one after the other."""
+        parts: list[Part] = []
+        last: dict[tuple[str, int, Outcome], int] = {}
+        undelivered: dict[tuple[str, int, str], Undelivered] = {}
+        for receipts in several:
+            for part in receipts._parts:
+                kind = part[:3]
+                found = last.get(kind)
+                both = None if found is None else _joined(parts[found], part)
+                if found is None or both is None:
+                    last[kind] = len(parts)
+                    parts.append(part)
+                else:
+                    parts[found] = both
+            for failed in receipts.undelivered:
+                cause = failed[:3]
+                earlier = undelivered.get(cause, failed._replace(messages=0))
+                count = earlier.messages + failed.messages
+                undelivered[cause] = earlier._replace(messages=count)
+        parts.sort(key=lambda part: part[:2])
+        return cls(parts, undelivered.values())
+
     @property
     def counts(self) -> Mapping[Outcome, int]:
         """How many messages there are of each outcome; all four are named."""
@@ -136,3 +168,13 @@ class Receipts:
         shown = [f"{outcome}={count}" for outcome, count in self.counts.items()]
         undelivered = sum(failed.messages for failed in self.undelivered)
         return f"Receipts({', '.join(shown)}, undelivered={undelivered})"
+
+
+def _joined(one: Part, other: Part) -> Part | None:
+    """Both parts as one; None where they share offsets: two messages at one are two."""
+    offsets = OffsetRanges()
+    offsets.update(one.offsets)
+    offsets.update(other.offsets)
+    if len(offsets) < len(one.offsets) + len(other.offsets):
+        return None
+    return Part(*one[:3], offsets, one.without_offset + other.without_offset)

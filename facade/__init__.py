@@ -51,8 +51,17 @@ from epochfence.epochs.values import (
     Stamp,
 )
 from epochfence.epochs.verdicts import Verdict
-from epochfence.leading import PartitionLeaderships, Recovered, Tenure, lead
+from epochfence.leading import (
+    AsyncTenure,
+    PartitionLeaderships,
+    Recovered,
+    Tenure,
+    async_lead,
+    lead,
+)
+from epochfence.producers.async_producer import AsyncFencedProducer
 from epochfence.producers.fenced_producer import FencedProducer
+from epochfence.producers.write_behind import WriteBehind
 
 # A library is silent until its user asks for more.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -85,8 +94,11 @@ __all__ = [
     "FencedProducer",
     "FencedConsumer",
     "Fence",
+    "AsyncFencedProducer",
     # The whole life of a leader.
     "lead",
+    "async_lead",
+    "AsyncTenure",
     "Tenure",
     "Recovered",
     # One leadership for each assigned partition.
@@ -120,6 +132,7 @@ __all__ = [
     "Receipt",
     "Receipts",
     "Undelivered",
+    "WriteBehind",
     # Errors, by what to do next.
     "EpochfenceError",
     "Deposed",

@@ -249,7 +249,7 @@ class lead:
         Raises:
             Exception: What `work` raises; and as entering it as a context does.
         """
-        with _stopped_by_signals(self) if handles_signals else nullcontext():
+        with stopped_by_signals(self) if handles_signals else nullcontext():
             try:
                 while not self._is_stopping:
                     tenure = self._take()
@@ -505,7 +505,8 @@ def _told(function: Callable[..., object] | None) -> Callable[..., object] | Non
 
 
 @contextmanager
-def _stopped_by_signals(leading: lead) -> Generator[None, None, None]:
+def stopped_by_signals(leading: lead) -> Generator[None, None, None]:
+    """Have SIGINT and SIGTERM stop it, once, where this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from functools import partial as bound
 from types import TracebackType
@@ -13,18 +13,20 @@ from typing import Any, NoReturn
 
 from confluent_kafka import Producer, TopicPartition
 
+from epochfence.epochs.acknowledged import Asked
 from epochfence.epochs.connection import Config
 from epochfence.epochs.deadlines import deadline_after
 from epochfence.epochs.errors import Deposed, EpochfenceError, MisconfiguredError
 from epochfence.epochs.holding import deposed_by
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger, check_ledger
-from epochfence.epochs.receipts import Receipts
+from epochfence.epochs.receipts import Receipt, Receipts
 from epochfence.epochs.values import Claim, Place, check_function, check_timeout
 from epochfence.producers.acknowledgements import (
     Acknowledgements,
     Handover,
     Report,
+    asking,
     both,
 )
 from epochfence.producers.barriers import BarrierKey, BarrierOffsets, BarrierValue
@@ -43,6 +45,8 @@ from epochfence.producers.taking_over import Realm
 from epochfence.producers.territory import WHOLE_TOPIC, Territory
 
 _log = logging.getLogger(__name__)
+
+_RECEIPT = "Give a function of a receipt."
 
 #: Of every producer there is, to be closed in a forked process.
 _TERRITORIES: weakref.WeakSet[Territory] = weakref.WeakSet()
@@ -116,6 +120,7 @@ class FencedProducer:
             )
         client = self._client
         self._producer = client.producer
+        self._told = client.told
         # For each message, looked up once.
         self._send = self._producer.produce
         self._parts_of = self._territory.open.get
@@ -233,6 +238,7 @@ class FencedProducer:
         headers: Headers | None = None,
         *,
         cursor: str | bytes | None = None,
+        on_receipt: Callable[[Receipt], object] | None = None,
     ) -> None:
         """Hand a message over, stamped: as `confluent_kafka.Producer.produce`.
 
@@ -248,6 +254,9 @@ class FencedProducer:
             cursor: Where the message comes from in the leader's own source, such as
                 the id of an outbox's row: at most 1,000 bytes. A successor is given
                 the last admitted one of each partition (`lead(cursors=True)`).
+            on_receipt: Called with the message's receipt by the `confirm` that tells
+                of it, once it is done, in its thread. What it raises is logged
+                (logger `epochfence.producers.confirmation`).
 
         Raises:
             Deposed: The ledger shows a later leadership. Nothing was handed over.
@@ -272,19 +281,35 @@ class FencedProducer:
             callback = on_delivery
         if callback is not None and not callable(callback):
             check_function("on_delivery", callback, REPORT)
+        asked = None
+        if on_receipt is not None:
+            check_function("on_receipt", on_receipt, _RECEIPT)
+            asked = Asked(on_receipt)
         self._send(
             topic,
             value,
             key,
             partition,
-            self._report
+            self._asking_report(asked, callback)
+            if asked is not None
+            else self._report
             if callback is None
             else bound(both, self._bare_report, callback),
             None,
             timestamp,
             headers,
         )
-        self._messages.handed += 1
+        messages = self._messages
+        messages.handed += 1
+        if asked is not None:
+            messages.asked.append(asked)
+
+    def _asking_report(self, asked: Asked, told: Report | None) -> Report:
+        """The report of a message whose receipt was asked for."""
+        told = told or self._told
+        if told is None:
+            return asking(self._bare_report, asked)
+        return bound(both, asking(self._bare_report, asked), told)
 
     def poll(self, timeout: float = -1) -> int:
         """Serve delivery reports: as `confluent_kafka.Producer.poll`."""
@@ -391,6 +416,14 @@ class FencedProducer:
         deadline = deadline_after(timeout_s)
         self._check_usable()
         return self._confirmation.confirm(deadline)
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages were handed over and not told of by `confirm` yet.
+
+        While other threads produce or poll, it may be off by what they are about.
+        """
+        return max(0, self._handover.handed - self._confirmation.told)
 
     def _renew_reports(self) -> None:
         # The count first: whoever produces meanwhile must not seem to wait in vain.

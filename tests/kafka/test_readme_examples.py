@@ -143,6 +143,17 @@ def test_a_leader_for_each_assigned_partition(
         assert [place.offset for place in committed] == [2, 2, 2]
 
 
+def test_leading_on_an_event_loop(
+    topic: str, play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = block_with("async_lead(").replace(
+        'KafkaElection(kafka, "writer")',
+        f'KafkaElection(kafka, "writer-{topic}", topic={topic!r})',
+    )
+    play(code, {})
+    assert capsys.readouterr().out == "in the log: 1\nadmitted\n"
+
+
 @pytest.fixture
 def stops_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Has a runner stop once so many messages are applied."""

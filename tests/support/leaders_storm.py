@@ -1,4 +1,4 @@
-"""Candidates that are stopped, killed and restarted, and count on all the same."""
+"""Candidates that are stopped, cut off, killed, and count on all the same."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from epochfence import FencedConsumer
 from support.brokers import KafkaBroker
+from support.cut_network import CutNetwork
+from support.kafka_local import local_broker_behind
+from support.kafka_node import LOOPBACK
 from support.ledgers import LedgerTopics
 from support.waiting import wait_until
 
@@ -26,13 +32,34 @@ _WAIT_S = 90
 _NUMBERS = 20
 
 
+class Door:
+    """How one candidate reaches the broker and the election.
+
+    Args:
+        servers: The broker's address, there.
+        broker: The network to it, if that may be cut.
+        election: That to the election's server, likewise.
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        broker: CutNetwork | None = None,
+        election: CutNetwork | None = None,
+    ) -> None:
+        self.servers = servers
+        self.networks = [one for one in (broker, election) if one is not None]
+        self.election = election
+
+
 class Instance:
     """One process, and what it has said."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
+    def __init__(self, told: dict[str, Any], door: Door) -> None:
         self.told = told
+        self.door = door
         self.said: list[dict[str, Any]] = []
-        self.is_stopped = False
+        self.is_away = False
         self._process = subprocess.Popen(
             [sys.executable, str(_SCRIPT), json.dumps(told)],
             stdin=subprocess.PIPE,
@@ -58,14 +85,30 @@ class Instance:
     def tell(self, number: signal.Signals) -> None:
         """Send it a signal."""
         self._process.send_signal(number)
-        self.is_stopped = number == signal.SIGSTOP
+
+    def stop(self) -> None:
+        """Have it sleep."""
+        self.tell(signal.SIGSTOP)
+        self.is_away = True
+
+    def cut_off(self, networks: Iterable[CutNetwork]) -> None:
+        """Cut its networks, or some."""
+        for network in networks:
+            network.cut()
+        self.is_away = True
+
+    def come_back(self) -> None:
+        """Have it wake up, with every network whole."""
+        for network in self.door.networks:
+            network.mend()
+        self.tell(signal.SIGCONT)
+        self.is_away = False
 
     def end(self, number: signal.Signals) -> int:
         """Have it end, and wait for that; its exit code."""
         if self._process.poll() is None:
             self._process.send_signal(number)
-        if self.is_stopped:
-            self._process.send_signal(signal.SIGCONT)
+        self.come_back()
         code = self._process.wait(_WAIT_S)
         self._reader.join(_WAIT_S)
         assert self._process.stdin is not None
@@ -82,7 +125,7 @@ class Storm:
         kafka: The broker.
         topics: The ledger's topics.
         told: The election, as `support.candidate.opened` takes it.
-        candidates: How many candidates there are.
+        doors: One for each candidate.
     """
 
     def __init__(
@@ -90,7 +133,7 @@ class Storm:
         kafka: KafkaBroker,
         topics: LedgerTopics,
         told: dict[str, Any],
-        candidates: int,
+        doors: Sequence[Door],
     ) -> None:
         self._kafka = kafka
         self._topics = topics
@@ -98,22 +141,34 @@ class Storm:
         self._told = {
             **told,
             **topics.names,
-            "servers": kafka.bootstrap_servers,
             "topic": self.topic,
         }
         self._watching = Consumer({**kafka.config, "group.id": self.topic})
         self._number = 0
         self._ended: list[Instance] = []
-        self.instances = [self._new() for _ in range(candidates)]
+        #: How often a leader was disturbed in each way.
+        self.disturbed: Counter[str] = Counter()
+        self.instances = [self._new(door) for door in doors]
 
-    def _new(self) -> Instance:
+    def _new(self, door: Door) -> Instance:
         self._number += 1
-        return Instance({**self._told, "holder": f"candidate-{self._number}"})
+        told = {
+            **self._told,
+            "holder": f"candidate-{self._number}",
+            "servers": door.servers,
+        }
+        if door.election is not None and "conninfo" in told:
+            told["conninfo"] = make_conninfo(
+                told["conninfo"], host=LOOPBACK, port=door.election.port
+            )
+        elif door.election is not None:
+            told["server"] = f"{LOOPBACK}:{door.election.port}"
+        return Instance(told, door)
 
     @property
     def leader(self) -> Instance | None:
         """Who leads, as far as it has said."""
-        awake = [one for one in self.instances if not one.is_stopped]
+        awake = [one for one in self.instances if not one.is_away]
         found = max(awake, key=lambda one: one.epoch, default=None)
         highest = max(one.epoch for one in (*self.instances, *self._ended))
         return found if found and found.epoch == highest > 0 else None
@@ -131,17 +186,33 @@ class Storm:
 
     def play(self, dice: random.Random, successions: int) -> None:
         """Disturb so many leaders, each in some way; then end all in order."""
-        ways: list[Callable[[Instance], None]] = [self._stop, self._kill, self._resign]
+        ways: dict[str, Callable[[Instance], None]] = {
+            "stopped": Instance.stop,
+            "killed": self._kill,
+            "told to end": self._resign,
+        }
+        door = self.instances[0].door
+        if door.networks:
+            ways["cut off"] = lambda leader: leader.cut_off(leader.door.networks)
+        if door.election is not None:
+            ways["cut off from the election"] = lambda leader: leader.cut_off(
+                leader.door.networks[1:]
+            )
+        away: list[Instance] = []
         epoch = 0
         for _ in range(successions):
             leader = self.wait_for_leader(epoch)
             epoch = leader.epoch
             self.wait_for_numbers(dice.randint(1, _NUMBERS))
-            dice.choice(ways)(leader)
+            way = dice.choice(list(ways))
+            self.disturbed[way] += 1
+            ways[way](leader)
             self.wait_for_leader(epoch)
-            sleeping = [one for one in self.instances if one.is_stopped]
-            if len(sleeping) > 1:
-                dice.choice(sleeping).tell(signal.SIGCONT)
+            if leader.is_away:
+                away.append(leader)
+            if len(away) > 1:
+                # The others lead on; whoever comes back writes what it had in hand.
+                away.pop(0).come_back()
         self.wait_for_numbers(1)
         for instance in self.instances:
             assert instance.end(signal.SIGTERM) == 0
@@ -157,10 +228,6 @@ class Storm:
         at = TopicPartition(self.topic, 0)
         return self._watching.get_watermark_offsets(at, timeout=_WAIT_S)[1]
 
-    @staticmethod
-    def _stop(leader: Instance) -> None:
-        leader.tell(signal.SIGSTOP)
-
     def _kill(self, leader: Instance) -> None:
         assert leader.end(signal.SIGKILL) == -9
         self.replace(leader)
@@ -174,7 +241,7 @@ class Storm:
         leader.end(signal.SIGTERM)
         self._ended.append(leader)
         self.instances.remove(leader)
-        self.instances.append(self._new())
+        self.instances.append(self._new(leader.door))
 
     def check(self) -> int:
         """Compare what is admitted with what was said; how far they have counted."""
@@ -219,3 +286,22 @@ class Storm:
         for instance in self.instances:
             instance.end(signal.SIGKILL)
         self._watching.close()
+
+
+def open_doors(
+    stack: ExitStack, count: int, told: dict[str, Any]
+) -> tuple[KafkaBroker, list[Door]]:
+    """A broker, and doors to it and to the election's server."""
+    kafka, networks = local_broker_behind(stack, count)
+    port = None
+    if "conninfo" in told:
+        port = int(conninfo_to_dict(told["conninfo"]).get("port") or 5432)
+    elif "server" in told:
+        port = int(told["server"].rpartition(":")[2])
+    doors: list[Door] = []
+    for network in networks:
+        election = None
+        if port is not None:
+            election = stack.enter_context(CutNetwork(port))
+        doors.append(Door(f"{LOOPBACK}:{network.port}", network, election))
+    return kafka, doors
