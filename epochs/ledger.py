@@ -324,7 +324,9 @@ class Ledger:
                 none: the claim is to the one after it, and loses to whoever claimed
                 since. None: the latest is read now.
             at_least: Jump to this epoch, where the next one is below it.
-            exactly: Claim this very epoch: one that comes from elsewhere.
+            exactly: Claim this very epoch: one that comes from elsewhere. Give `seen`
+                as well, and the claim loses to whoever claimed since, even if it took
+                a lower number.
             allow_jump: Allow a jump over more than 2^32 epochs.
             attributes: Text pairs for whoever asks who leads.
             timeout_s: How long to wait for the answer.

@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from support.brokers import KafkaBroker
-from support.candidate import opened
+from support.candidate import number, opened
 from support.elections import SOON
 from support.ledgers import unnamed_topics
 
@@ -21,10 +22,13 @@ _SCRIPT = Path(__file__).parents[1] / "support" / "candidate.py"
 _WAIT_S = 60
 
 
-@pytest.mark.parametrize("kind", SOON)
+@pytest.mark.parametrize(
+    ("kind", "by_sequence"), [*((kind, False) for kind in SOON), ("postgres", True)]
+)
 def test_who_is_stopped_after_the_election_loses_the_claim(
-    kind: str, kafka: KafkaBroker, request: pytest.FixtureRequest
+    kind: str, by_sequence: bool, kafka: KafkaBroker, request: pytest.FixtureRequest
 ) -> None:
+    """Even with a number from elsewhere that is above the successor's."""
     topics = unnamed_topics(kafka)
     told: dict[str, Any] = {
         "kind": kind,
@@ -35,6 +39,10 @@ def test_who_is_stopped_after_the_election_loses_the_claim(
     }
     if kind == "postgres":
         told["conninfo"] = request.getfixturevalue("database")
+        if by_sequence:
+            told["sequence"] = f'"{told["scope"]}"'
+            with psycopg.connect(told["conninfo"]) as connection:
+                connection.execute(f"CREATE SEQUENCE {told['sequence']}".encode())
     elif kind != "kafka":
         told["server"] = f"127.0.0.1:{request.getfixturevalue(kind).port}"
     command = [sys.executable, str(_SCRIPT), json.dumps(told)]
@@ -52,7 +60,9 @@ def test_who_is_stopped_after_the_election_loses_the_claim(
             election = opened(told)
             seen = ledger.refresh().epoch_of(told["scope"])
             assert election.campaign(_WAIT_S)
-            leadership = ledger.claim(told["scope"], holder="successor", seen=seen)
+            leadership = ledger.claim(
+                told["scope"], holder="successor", seen=seen, exactly=number(told)
+            )
             sleeper.send_signal(signal.SIGCONT)
             sleeper.stdin.write("claim\n")
             sleeper.stdin.flush()

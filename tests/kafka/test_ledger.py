@@ -375,6 +375,30 @@ def test_a_topic_made_anew_is_compared_with_the_table(
     assert ledger.refresh().epoch_of("s") == 2
 
 
+@pytest.mark.rule(20)
+def test_a_lost_ledger_takes_no_number_from_elsewhere(
+    kafka: KafkaBroker, topics: LedgerTopics, ledger: Ledger
+) -> None:
+    """Not even one that is above what was in use: an operator decides."""
+    held = ledger.claim("r", holder="a", exactly=40)
+    row = EpochStart("orders", "x" * 22, 0, "r", 40, held.grant_id, Position(0, 9))
+    write_record(kafka, topics.table_topic, row_key(row), ROW_VALUE)
+    kafka.delete_topic(topics.coordination_topic)
+    with topics.open() as other:  # it has seen no grant: the table tells
+        for number in (7, 40, 41):
+            for one in (other, ledger):
+                with pytest.raises(LedgerRegressed) as regressed:
+                    one.claim("r", holder="b", exactly=number)
+                numbers = (regressed.value.ledger_epoch, regressed.value.seen_epoch)
+                assert numbers == (0, 40)
+                assert "--at-least 41" in str(regressed.value)
+        assert list(other.claims()) == []
+        other.claim("r", holder="operator", at_least=41)
+        with pytest.raises(ClaimLost):
+            other.claim("r", holder="b", exactly=41)
+        assert other.claim("r", holder="b", exactly=57).epoch == 57
+
+
 def test_a_topic_made_anew_with_bad_settings_is_refused(
     topics: LedgerTopics, ledger: Ledger
 ) -> None:

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import epochfence
 from support.brokers import KafkaBroker
+from support.election_servers import Etcd
 from support.ledgers import unnamed_topics
 from support.reading import read_all
 from support.stream import Stream, read_count, stamp, values_of
@@ -141,6 +142,14 @@ def test_a_leader_for_each_assigned_partition(
             assert set(values_of(consumer.consume(3, 30))) == set(values)
         # Behind the barrier, and the order.
         assert [place.offset for place in committed] == [2, 2, 2]
+
+
+def test_epochs_that_etcd_counts(
+    play: Play, etcd: Etcd, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = block_with("office.revision").replace("http://localhost:2379", etcd.endpoint)
+    play(code.replace('"billing"', repr(topic)), {})
+    assert capsys.readouterr().out == "True\n"
 
 
 def test_leading_on_an_event_loop(

@@ -17,6 +17,11 @@ and those at which elections are held, always started by the tests:
 `etcd_with_users`    one that asks who somebody is: `root`, `alice`; each one's password
                      is the name
 `secure_etcd`        one that speaks TLS alone
+`restorable_etcd`    `etcd`, where it can be backed up and restored
+
+and one that counts:
+
+`redis`  a server that writes nothing down, which a test may stop and start again
 """
 
 import os
@@ -38,8 +43,11 @@ from support.brokers import (
 )
 from support.election_servers import (
     Etcd,
+    Redis,
     Zookeeper,
+    check_etcd_tools,
     start_etcd,
+    start_redis,
     start_zookeeper,
 )
 from support.kafka_docker import docker_broker
@@ -179,3 +187,18 @@ def zookeeper(_zookeeper: Zookeeper) -> Iterator[Zookeeper]:
     """A ZooKeeper, which runs again for the next test."""
     yield _zookeeper
     _zookeeper.heal()
+
+
+@pytest.fixture
+def restorable_etcd(etcd: Etcd) -> Etcd:
+    """An etcd that can be backed up and restored; it runs again for the next test."""
+    _had(check_etcd_tools)
+    return etcd
+
+
+@pytest.fixture
+def redis() -> Iterator[Redis]:
+    """A Redis of this test's own."""
+    with ExitStack() as stack:
+        server = _had(partial(start_redis, stack))
+        yield server
