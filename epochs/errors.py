@@ -166,6 +166,22 @@ class ElectionUnavailable(EpochfenceError):
 
 
 @dataclass(eq=False)
+class NotAssigned(EpochfenceError):
+    """A partition is not this process's now. Drop what it began there; poll on."""
+
+    topic: str
+    partition: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}[{self.partition}] is not this process's: {self.reason}. "
+            f"Drop what was read of it, and go on polling the consumer: it says which "
+            f"partitions are assigned."
+        )
+
+
+@dataclass(eq=False)
 class EpochUnavailable(EpochfenceError):
     """What gives the epochs of a scope does not answer now. Try again.
 

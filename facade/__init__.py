@@ -30,6 +30,7 @@ from epochfence.epochs.errors import (
     LedgerRegressed,
     LedgerUnavailable,
     MisconfiguredError,
+    NotAssigned,
     SinkFenced,
     SinkUnavailable,
     TableMissing,
@@ -37,7 +38,7 @@ from epochfence.epochs.errors import (
     TopicUnavailable,
 )
 from epochfence.epochs.idempotency import command_key, message_key
-from epochfence.epochs.leadership import Leadership
+from epochfence.epochs.leadership import Claimed, Leadership
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.receipts import Receipt, Receipts, Undelivered
 from epochfence.epochs.settings import FenceSettings
@@ -51,7 +52,14 @@ from epochfence.epochs.values import (
     Stamp,
 )
 from epochfence.epochs.verdicts import Verdict
-from epochfence.leading import AsyncTenure, Recovered, Tenure, async_lead, lead
+from epochfence.leading import (
+    AsyncTenure,
+    PartitionLeaderships,
+    Recovered,
+    Tenure,
+    async_lead,
+    lead,
+)
 from epochfence.producers.async_producer import AsyncFencedProducer
 from epochfence.producers.fenced_producer import FencedProducer
 from epochfence.producers.write_behind import WriteBehind
@@ -94,6 +102,8 @@ __all__ = [
     "AsyncTenure",
     "Tenure",
     "Recovered",
+    # One leadership for each assigned partition.
+    "PartitionLeaderships",
     # Sinks: the check and the write are one step.
     "SinkRunner",
     "SinkProgress",
@@ -113,6 +123,7 @@ __all__ = [
     "ForeignField",
     # Values.
     "Claim",
+    "Claimed",
     "EpochStart",
     "Position",
     "SinkPosition",
@@ -131,6 +142,7 @@ __all__ = [
     "SinkFenced",
     "SinkUnavailable",
     "ElectionUnavailable",
+    "NotAssigned",
     "EpochUnavailable",
     "LedgerUnavailable",
     "LedgerClosed",

@@ -6,7 +6,16 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
 from confluent_kafka import Producer
 
@@ -16,10 +25,15 @@ from epochfence.epochs.errors import Deposed, TopicUnavailable
 from epochfence.epochs.holding import check_granted, deposed_by
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.offset_ranges import OffsetRanges
 from epochfence.epochs.receipts import Part, Receipt, Receipts, Undelivered
 from epochfence.epochs.values import Place
-from epochfence.producers.acknowledgements import Acknowledgements, Handover
+from epochfence.producers.acknowledgements import (
+    Acknowledgements,
+    Answerable,
+    Handover,
+)
 from epochfence.producers.judging import Judging
 from epochfence.producers.rereading import Rereading
 from epochfence.producers.territory import Territory
@@ -33,6 +47,20 @@ _BETWEEN_S = 0.005
 
 #: A broker that finds an idempotent producer's sequence broken has lost records of it.
 _SEQUENCE_LOST = {"OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID"}
+
+
+class Answer(NamedTuple):
+    """What became of one producer's messages.
+
+    Attributes:
+        parts: Those that were acknowledged.
+        undelivered: Those whose delivery failed.
+        untold: The receipts that were asked for.
+    """
+
+    parts: list[Part]
+    undelivered: tuple[Undelivered, ...]
+    untold: list[tuple[Asked, Receipt]]
 
 
 class Confirmation:
@@ -82,42 +110,21 @@ class Confirmation:
 
     def confirm(self, deadline: float) -> Receipts:
         """Answer for every message; `FencedProducer.confirm` tells more."""
-        self._tell()  # what an exception came in the way of the last time
-        receipts = self._confirm(deadline)
-        self._tell()
-        return receipts
+        return confirm_together([self], self._ledger, deadline)
 
-    def _tell(self) -> None:
-        while self._untold:
-            asked, receipt = self._untold.popleft()
-            try:
-                asked.on_receipt(receipt)
-            except Exception:
-                _log.exception("a function that was to be told %s failed", receipt)
-
-    def _confirm(self, deadline: float) -> Receipts:
+    @contextmanager
+    def alone(self, deadline: float) -> Generator[None]:
+        """Keep other threads from confirming, and begin with what is handed over."""
         if not self._one_at_a_time.acquire(timeout=time_left(deadline)):
             raise self._unavailable("another thread is still confirming")
         try:
-            self._await_reports(deadline)
-            answerable = self._acknowledgements.take(self._handover.take_missed)
-            acknowledged = answerable.acknowledged
-            undelivered = answerable.undelivered.values()
-            parts = self._answer(acknowledged, undelivered, deadline)
-            untold = [*_asked(acknowledged, parts), *answerable.asked_undelivered]
-            for place, messages in acknowledged.items():
-                parts += _without_reading(place, messages)
-            receipts = Receipts(sorted(parts, key=_place_of), undelivered)
-            self._acknowledgements.answered()
-            self.told += len(receipts)
-            self.told += sum(failed.messages for failed in undelivered)
-            self._untold += untold
-            return receipts
+            self._renew_reports()
+            yield
         finally:
             self._one_at_a_time.release()
 
-    def _await_reports(self, deadline: float) -> None:
-        self._renew_reports()
+    def await_reports(self, deadline: float) -> None:
+        """Wait until what was handed over before is reported on."""
         while True:
             left_s = time_left(deadline)
             waiting = self._producer.flush(min(_FLUSH_S, left_s))
@@ -131,14 +138,46 @@ class Confirmation:
                     f"{len(self._producer)} messages are not acknowledged yet"
                 )
 
-    def _answer(
+    def take(self) -> Answerable:
+        """What was reported and not answered for."""
+        return self._acknowledgements.take(self._handover.take_missed)
+
+    def answer(
+        self, answerable: Answerable, state: LedgerState, deadline: float
+    ) -> Answer:
+        """What became of messages that were taken before `state` was read."""
+        acknowledged = answerable.acknowledged
+        undelivered = answerable.undelivered.values()
+        parts = self._parts(acknowledged, undelivered, state, deadline)
+        untold = [*_asked(acknowledged, parts), *answerable.asked_undelivered]
+        for place, messages in acknowledged.items():
+            parts += _without_reading(place, messages)
+        return Answer(parts, tuple(undelivered), untold)
+
+    def answered(self, answer: Answer) -> None:
+        """Forget what was taken last: else it is taken again."""
+        self._acknowledgements.answered()
+        self.told += sum(part.messages for part in answer.parts)
+        self.told += sum(failed.messages for failed in answer.undelivered)
+        self._untold += answer.untold
+
+    def tell(self) -> None:
+        """Tell whoever asked for a receipt, and was not told yet."""
+        while self._untold:
+            asked, receipt = self._untold.popleft()
+            try:
+                asked.on_receipt(receipt)
+            except Exception:
+                _log.exception("a function that was to be told %s failed", receipt)
+
+    def _parts(
         self,
         acknowledged: Mapping[Place, Acknowledged],
         undelivered: Collection[Undelivered],
+        state: LedgerState,
         deadline: float,
     ) -> list[Part]:
         """What became of the messages whose offsets stand."""
-        state = self._ledger.refresh(max(_SHORTEST_S, time_left(deadline)))
         check_granted(self._leaderships, state)
         deposed = deposed_by(self._leaderships, state)
         standing = {
@@ -170,6 +209,38 @@ class Confirmation:
 
     def _unavailable(self, reason: str) -> TopicUnavailable:
         return TopicUnavailable(", ".join(self._territory.named()), reason)
+
+
+def confirm_together(
+    confirmations: Sequence[Confirmation], ledger: Ledger, deadline: float
+) -> Receipts:
+    """Answer for what several producers have written, by one read of their ledger.
+
+    Raises what `FencedProducer.confirm` does; then nothing is forgotten.
+    """
+    for one in confirmations:
+        one.tell()  # what an exception came in the way of the last time
+    with ExitStack() as stack:
+        for one in confirmations:
+            stack.enter_context(one.alone(deadline))
+        for one in confirmations:
+            one.await_reports(deadline)
+        taken = [one.take() for one in confirmations]
+        # After everything was acknowledged, and before any partition is read.
+        state = ledger.refresh(max(_SHORTEST_S, time_left(deadline)))
+        answers = [
+            one.answer(answerable, state, deadline)
+            for one, answerable in zip(confirmations, taken, strict=True)
+        ]
+        receipts = Receipts(
+            sorted((part for one in answers for part in one.parts), key=_place_of),
+            [failed for one in answers for failed in one.undelivered],
+        )
+        for one, answer in zip(confirmations, answers, strict=True):
+            one.answered(answer)
+    for one in confirmations:
+        one.tell()
+    return receipts
 
 
 def _place_of(part: Part) -> Place:

@@ -14,18 +14,14 @@ from typing import Any, NoReturn
 from confluent_kafka import Producer, TopicPartition
 
 from epochfence.epochs.acknowledged import Asked
-from epochfence.epochs.connection import (
-    Config,
-    LastError,
-    connection_settings,
-)
+from epochfence.epochs.connection import Config
 from epochfence.epochs.deadlines import deadline_after
-from epochfence.epochs.errors import Deposed, MisconfiguredError
+from epochfence.epochs.errors import Deposed, EpochfenceError, MisconfiguredError
 from epochfence.epochs.holding import deposed_by
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger, check_ledger
 from epochfence.epochs.receipts import Receipt, Receipts
-from epochfence.epochs.values import Claim, check_function, check_timeout
+from epochfence.epochs.values import Claim, Place, check_function, check_timeout
 from epochfence.producers.acknowledgements import (
     Acknowledgements,
     Handover,
@@ -33,12 +29,11 @@ from epochfence.producers.acknowledgements import (
     asking,
     both,
 )
-from epochfence.producers.barriers import BarrierKey, BarrierValue, BarrierWriter
-from epochfence.producers.confirmation import Confirmation
+from epochfence.producers.barriers import BarrierKey, BarrierOffsets, BarrierValue
+from epochfence.producers.confirmation import Confirmation, confirm_together
 from epochfence.producers.judging import Judging, Settings
-from epochfence.producers.lives import Lives
-from epochfence.producers.partition_watch import PartitionWatch
 from epochfence.producers.rereading import Rereading
+from epochfence.producers.shared_client import REPORT, SharedClient
 from epochfence.producers.stamping import (
     Headers,
     checked_leaderships,
@@ -46,12 +41,11 @@ from epochfence.producers.stamping import (
     with_cursor,
     with_stamps,
 )
-from epochfence.producers.taking_over import TakingOver
+from epochfence.producers.taking_over import Realm
 from epochfence.producers.territory import WHOLE_TOPIC, Territory
 
 _log = logging.getLogger(__name__)
 
-_REPORT = "Give a function of an error (or None) and a message."
 _RECEIPT = "Give a function of a receipt."
 
 #: Of every producer there is, to be closed in a forked process.
@@ -70,6 +64,7 @@ class FencedProducer:
             being added; or such a producer itself, which several may share. A given
             one must have both, or else `confirm` proves nothing, and is not closed
             here; an `on_delivery` of its settings is replaced by that of `produce`.
+            Or a `SharedClient`, where one process writes under many leaderships.
         ledger: Says which leaderships are the latest. Not closed here.
         leaderships: What the ledger's `claim` gave; several in a list.
         settings: How the consumers of the topics judge: one for all topics, or one for
@@ -89,7 +84,7 @@ class FencedProducer:
 
     def __init__(
         self,
-        config: Config | Producer,
+        config: Config | Producer | SharedClient,
         ledger: Ledger,
         leaderships: Leadership | Iterable[Leadership],
         *,
@@ -111,44 +106,37 @@ class FencedProducer:
         self._process_id = os.getpid()
         self._deposed: Deposed | None = None
         self._territory = Territory()
-        self._told = told = self._open_producer(config)
+        self._shares_client = isinstance(config, SharedClient)
+        if isinstance(config, SharedClient):
+            _check_fits(config, ledger, barrier_key, barrier_value)
+            self._client = config
+        else:
+            self._client = SharedClient(
+                config,
+                ledger,
+                barrier_key=barrier_key,
+                barrier_value=barrier_value,
+                timeout_s=timeout_s,
+            )
+        client = self._client
+        self._producer = client.producer
+        self._told = client.told
         # For each message, looked up once.
         self._send = self._producer.produce
         self._parts_of = self._territory.open.get
-        clients, keeper = ledger.clients, None
-        if not ledger.is_embedded:
-            keeper = clients.topic_keeper(self._connection, self._timeout_s)
-        lives = Lives(keeper, self._producer)
-        writer = BarrierWriter(
-            self._connection,
-            self.leaderships,
-            keeper,
-            barrier_key,
-            barrier_value,
-            clients,
+        self._realm = Realm(
+            self.leaderships, self._territory, self._judging, self._end_leadership
         )
-        self._taking_over = TakingOver(
-            ledger,
-            self.leaderships,
-            self._territory,
-            writer,
-            lives,
-            self._judging.check,
-            self._judging.of,
-        )
-        self._watch = PartitionWatch(
-            self._territory, self._taking_over, self._end_leadership
-        )
-        self._acknowledgements = Acknowledgements(self._watch.wake)
-        self._handover = Handover(self._acknowledgements, told)
+        self._acknowledgements = Acknowledgements(client.watch.wake)
+        self._handover = Handover(self._acknowledgements, client.told)
         self._renew_reports()
         rereading = Rereading(
-            self._connection,
+            client.connection,
             ledger,
             self.leaderships,
             self._territory,
-            writer,
-            lives,
+            client.writer,
+            client.lives,
             self._judging,
         )
         self._confirmation = Confirmation(
@@ -164,40 +152,14 @@ class FencedProducer:
             self._end_leadership,
         )
         _TERRITORIES.add(self._territory)
-        # A closed ledger shows no successor: nothing is written after it.
-        self._unwatch = ledger.watch(self._on_grant, self._territory.close)
+        client.join(self._realm, self._on_grant)
         try:
             deposed = deposed_by(self.leaderships, ledger.state)
         except BaseException:
-            self._unwatch()
+            self._leave_client()
             raise
         if deposed is not None:
             self._end_leadership(deposed)
-
-    def _open_producer(self, config: Config | Producer) -> Report | None:
-        """Make the producer, or take the given one; give a default `on_delivery`."""
-        self._is_own = not isinstance(config, Producer)
-        if isinstance(config, Producer):
-            if type(config).produce is not Producer.produce:
-                raise MisconfiguredError(
-                    "config", config, "its `produce` is another than Producer's",
-                    "Give a plain confluent_kafka.Producer; serialise values before.",
-                )  # fmt: skip
-            self._producer = config
-            self._connection = self._ledger.connection
-            return None
-        if not isinstance(config, Mapping):
-            raise MisconfiguredError(
-                "config", config, "a mapping of settings, or a producer, is expected",
-                "Give {'bootstrap.servers': 'host:port'}.",
-            )  # fmt: skip
-        settings = dict(config)
-        told: Report | None = settings.pop("on_delivery", None)
-        check_function("on_delivery", told, _REPORT)
-        clients = self._ledger.clients
-        self._producer = clients.writing_producer(settings, LastError(config))
-        self._connection = connection_settings(config)
-        return told
 
     # Whether it may write.
 
@@ -215,7 +177,12 @@ class FencedProducer:
     @property
     def is_shared(self) -> bool:
         """Whether the client was given, and may be that of others, too."""
-        return not self._is_own
+        return self._shares_client or not self._client.is_own
+
+    @property
+    def deposed(self) -> Deposed | None:
+        """The later leadership, as far as is known; None: there is none."""
+        return self._deposed
 
     @property
     def _is_forked(self) -> bool:
@@ -313,7 +280,7 @@ class FencedProducer:
         if callback is None:
             callback = on_delivery
         if callback is not None and not callable(callback):
-            check_function("on_delivery", callback, _REPORT)
+            check_function("on_delivery", callback, REPORT)
         asked = None
         if on_receipt is not None:
             check_function("on_receipt", on_receipt, _RECEIPT)
@@ -406,16 +373,28 @@ class FencedProducer:
         """
         deadline = deadline_after(self._timeout_s if timeout_s is None else timeout_s)
         self._check_leading()
-        try:
-            written = self._taking_over.take(topics, deadline)
-        except Deposed as deposed:
-            self._end_leadership(deposed)
-            raise
-        for place in written:
+        taken = self._client.taking_over.take_all({self._realm: topics}, deadline)
+        return self._go_by(taken[self._realm])
+
+    def _go_by(self, taken: BarrierOffsets | EpochfenceError) -> dict[Place, int]:
+        """Go by what a takeover came to."""
+        if isinstance(taken, EpochfenceError):
+            if isinstance(taken, Deposed):
+                self._end_leadership(taken)
+            raise taken
+        for place in taken:
             self._acknowledgements.expect(place)
         self._check_leading()
-        self._watch.start()
-        return {place: max(offsets) for place, offsets in written.items()}
+        self._client.look_after(self._realm)
+        return {place: max(offsets) for place, offsets in taken.items()}
+
+    def let_go(self) -> None:
+        """Have nothing written any more, until topics are taken over again.
+
+        What was handed over is on its way, and can be confirmed. (So is what another
+        thread is just about to hand over.)
+        """
+        self._territory.shut()
 
     def confirm(self, timeout_s: float = 10.0) -> Receipts:
         """Tell what became of every message that was acknowledged since last told.
@@ -452,6 +431,63 @@ class FencedProducer:
         self._messages = begun[0]
         self._bare_report, self._report = begun[1:]
 
+    # The same for many.
+
+    @staticmethod
+    def take_over_all(
+        topics_of: Mapping[FencedProducer, Iterable[str | TopicPartition]],
+        *,
+        keeps_barriers: bool = False,
+        timeout_s: float,
+    ) -> dict[FencedProducer, EpochfenceError]:
+        """Take over for producers of one `SharedClient`, as `take_over` does for each.
+
+        Args:
+            topics_of: What each is to take over.
+            keeps_barriers: Whether own barriers that stand in the present life of a
+                topic do, so that no new ones are written there.
+            timeout_s: How long to wait for the cluster, in seconds.
+
+        Returns:
+            What is wrong with those that have taken nothing over.
+
+        Raises:
+            LedgerUnavailable, TableUnavailable, LedgerRegressed, TopicUnavailable:
+                None of them has.
+        """
+        failed: dict[FencedProducer, EpochfenceError] = {}
+        for client in {one._client for one in topics_of}:
+            of_client = {
+                one._realm: topics
+                for one, topics in topics_of.items()
+                if one._client is client
+            }
+            taken = client.taking_over.take_all(
+                of_client, deadline_after(timeout_s), keeps_barriers=keeps_barriers
+            )
+            for one in topics_of:
+                if one._realm in taken:
+                    try:
+                        one._go_by(taken[one._realm])
+                    except EpochfenceError as error:
+                        failed[one] = error
+        return failed
+
+    @staticmethod
+    def confirm_all(
+        producers: Iterable[FencedProducer], ledger: Ledger, timeout_s: float
+    ) -> Receipts:
+        """Confirm what producers of one ledger have written, by one read of it.
+
+        Raises what `FencedProducer.confirm` does: then nothing is forgotten.
+        """
+        deadline = deadline_after(timeout_s)
+        confirmations: list[Confirmation] = []
+        for one in producers:
+            one._check_usable()
+            confirmations.append(one._confirmation)
+        return confirm_together(confirmations, ledger, deadline)
+
     # The end.
 
     def close(self) -> None:
@@ -460,13 +496,12 @@ class FencedProducer:
         What was not confirmed stays unconfirmed.
         """
         self._is_closed = True
-        self._unwatch()
         self._territory.close()
+        self._leave_client()
         if self._is_forked:
             return  # nobody sends here what its threads would have
-        self._watch.close()
         # Also where a callback, or Ctrl-C, came in the way of it the first time.
-        if self._is_own and len(self._producer):
+        if not self.is_shared and len(self._producer):
             remaining = self._producer.flush(self._timeout_s)
             if remaining:
                 _log.warning(
@@ -475,6 +510,12 @@ class FencedProducer:
                     self._timeout_s,
                     remaining,
                 )
+
+    def _leave_client(self) -> None:
+        if not self._shares_client:
+            self._client.close(is_forked=self._is_forked)
+        elif not self._is_forked:  # the locks there may be of threads that are gone
+            self._client.leave(self._realm)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a FencedProducer cannot be pickled: open one in each process")
@@ -489,6 +530,25 @@ class FencedProducer:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _check_fits(
+    client: SharedClient,
+    ledger: Ledger,
+    barrier_key: BarrierKey | None,
+    barrier_value: BarrierValue | None,
+) -> None:
+    if client.ledger is not ledger:
+        raise MisconfiguredError(
+            "ledger", ledger, "the shared client goes by another",
+            "Give the ledger that the client was made with.",
+        )  # fmt: skip
+    for name, given in (("barrier_key", barrier_key), ("barrier_value", barrier_value)):
+        if given is not None:
+            raise MisconfiguredError(
+                name, given, "barriers are written by the shared client",
+                "Give it to the SharedClient.",
+            )  # fmt: skip
 
 
 def _close_in_child() -> None:

@@ -693,7 +693,7 @@ def test_exceptions_on_the_way_to_the_answer_cost_nothing(
     write(producer, topic, 3)
     inside: Any = producer
     confirmation = inside._confirmation
-    for name in ("_answer", "_await_reports"):
+    for name in ("answer", "await_reports"):
         with monkeypatch.context() as patched:
             patched.setattr(confirmation, name, doing(KeyboardInterrupt()))
             with pytest.raises(KeyboardInterrupt):

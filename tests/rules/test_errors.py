@@ -34,6 +34,10 @@ _ERRORS: list[tuple[EpochfenceError, list[str]]] = [
         ["of w at etcd", "connection refused", "Nothing was decided", "try again"],
     ),
     (
+        epochfence.NotAssigned("t", 3, "it was revoked"),
+        ["t[3]", "it was revoked", "Drop", "polling"],
+    ),
+    (
         epochfence.ClaimLost("s", 3, 7, "pod-7", is_exact=True),
         ["3", "'s'", "7", "'pod-7'", "fallen behind", "set it above 7"],
     ),
