@@ -144,6 +144,7 @@ class Relay:
         try:
             with connected(self._conninfo) as connection:
                 self._resume(connection, tenure)
+                say(f"epoch {tenure.leadership.epoch}: sends what is not marked yet")
                 while not tenure.over.is_set():
                     rows = self._unsent(connection)
                     if not rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import psycopg
@@ -26,10 +26,10 @@ from support.waiting import wait_until
 _PARTITIONS = 2
 _KEYS = 20
 _BATCH = 20
-#: The relay is never out of work, and never has much more.
-_BACKLOG = 200
-#: A transaction stays open while so many others are committed.
-_HELD = 25
+#: With so many rows to be sent, the application waits.
+_BACKLOG = 60
+#: A transaction stays open while so many others are committed: the relay gets to them.
+_HELD = 150
 _WAIT_S = 90
 _SILENCE_S = {"postgres": "1", "kafka": "1.5"}
 
@@ -50,27 +50,29 @@ class Application:
     def _run(self) -> None:
         try:
             with (
-                closing(psycopg.connect(self._conninfo, autocommit=True)) as quick,
+                closing(psycopg.connect(self._conninfo, autocommit=True)) as one,
+                closing(psycopg.connect(self._conninfo, autocommit=True)) as other,
                 closing(psycopg.connect(self._conninfo)) as slow,
             ):
-                self._write(quick, slow)
+                self._write((one, other), slow)
         except BaseException as error:
             self._error = error
 
     def _write(
-        self, quick: psycopg.Connection[object], slow: psycopg.Connection[object]
+        self,
+        quick: Sequence[psycopg.Connection[object]],
+        slow: psycopg.Connection[object],
     ) -> None:
         dice = random.Random(7)
         while not self._is_over.is_set():
             self._insert(slow, dice)  # it has the lowest numbers, and commits last
-            for _ in range(_HELD):
-                with quick.transaction():
-                    self._insert(quick, dice)
+            for number in range(_HELD):
+                self._insert(quick[number % len(quick)], dice)
             if dice.random() < 0.2:
                 slow.rollback()
             else:
                 slow.commit()
-            while self._unsent(quick) > _BACKLOG:
+            while self._unsent(quick[0]) > _BACKLOG:
                 if self._is_over.wait(0.01):
                     return
 
@@ -101,10 +103,12 @@ def topic(kafka: KafkaBroker) -> str:
 
 @pytest.fixture
 def outbox(database: str) -> str:
-    """A database that has the table."""
+    """A database that has the table, whose sessions take numbers in blocks."""
     options = ("--postgres", database, "--partitions", str(_PARTITIONS))
     made = Program("outbox_relay.py", "create-table", *options)
     assert made.wait() == 0, made.said
+    with closing(psycopg.connect(database, autocommit=True)) as connection:
+        connection.execute("ALTER SEQUENCE outbox_id_seq CACHE 10")
     return database
 
 
