@@ -27,8 +27,9 @@ class Stopped(Exception):
 
 
 def say(text: str) -> None:
-    """Tell people what happens, at once."""
-    print(text, flush=True)
+    """Tell people what happens, at once, in one piece: several threads do."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def tell_state(state: str, reason: str) -> None:

@@ -137,9 +137,8 @@ def team(
             *("--batch", str(_BATCH), "--interval", "0.05"),
         )  # fmt: skip
 
-    made = Team(ledger, f"outbox/{topic}", start)
-    yield made
-    made.end(signal.SIGKILL)
+    with Team(ledger, f"outbox/{topic}", start) as made:
+        yield made
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,8 @@ def team(topics: LedgerTopics, ledger: Ledger, topic: str) -> Iterator[Team]:
             *("--last", str(_LAST), "--holder", holder, "--silence", "1.5"),
         )  # fmt: skip
 
-    made = Team(ledger, f"scheduler/{topic}", start)
-    yield made
-    made.end(signal.SIGKILL)
+    with Team(ledger, f"scheduler/{topic}", start) as made:
+        yield made
 
 
 class Counter:

@@ -87,7 +87,7 @@ class Program:
 
 
 class Team:
-    """Two processes of one program, of which one leads.
+    """Two processes of one program, of which one leads, while a block lasts.
 
     Args:
         ledger: Says which.
@@ -103,8 +103,14 @@ class Team:
         self._start = start
         self._number = 0
         self.programs: dict[str, Program] = {}
+
+    def __enter__(self) -> Team:
         for _ in range(2):
             self.add()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end(signal.SIGKILL)
 
     def add(self) -> None:
         """Start one more."""
@@ -134,10 +140,10 @@ class Team:
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End all that are there."""
-        for program in self.programs.values():
-            code = program.end(number)
-            assert code in (0, -number), program.said
+        programs = list(self.programs.values())
         self.programs.clear()
+        codes = [program.end(number) for program in programs]
+        assert set(codes) <= {0, -number}, [program.said for program in programs]
 
 
 class Admitted(NamedTuple):
