@@ -46,6 +46,7 @@ from command_line import (
     parser_of,
     reported_errors,
     say,
+    tell_state,
 )
 from epochfence import (
     Deposed,
@@ -59,6 +60,7 @@ from epochfence import (
     lead,
 )
 from epochfence.elections import Election
+from epochfence.leading import State
 
 _log = logging.getLogger(__name__)
 
@@ -100,6 +102,7 @@ class Store:
         address: Where clients are sent when this process leads.
         staleness_s: A verification may be so old; 0: each read has one of its own.
         timeout_s: How long a read or a write may wait for the cluster.
+        on_state: Told what `lead` is doing.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class Store:
         address: str,
         staleness_s: float = 0.0,
         timeout_s: float = 5.0,
+        on_state: Callable[[State, str], object] | None = None,
     ) -> None:
         self._ledger = ledger
         self._election = election
@@ -126,7 +130,8 @@ class Store:
         self._reign: _Reign | None = None
         # One write at a time: what is in memory has the order of the log.
         self._writing = threading.Lock()
-        self._state = ("waiting", "")
+        self._state: tuple[State, str] = ("waiting", "")
+        self._on_state = on_state
         self._on_end: Callable[[], object] = bool
         self.error: Exception | None = None
         self._leading = lead(
@@ -176,9 +181,10 @@ class Store:
         for message in messages:
             self._items[(message.key() or b"").decode()] = message.value() or b""
 
-    def _tell(self, state: str, reason: str) -> None:
+    def _tell(self, state: State, reason: str) -> None:
         self._state = (state, reason)
-        say(f"{state}: {reason}")
+        if self._on_state is not None:
+            self._on_state(state, reason)
 
     # Answering, in any thread.
 
@@ -365,6 +371,7 @@ def opened_store(options: argparse.Namespace) -> Generator[Store, None, None]:
             holder=options.holder,
             address=address.rstrip("/"),
             staleness_s=options.staleness_s,
+            on_state=tell_state,
         )
         try:
             yield store
@@ -396,6 +403,7 @@ def parser() -> argparse.ArgumentParser:
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = 128
 
 
 class _QuietHandler(WSGIRequestHandler):

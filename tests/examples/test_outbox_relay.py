@@ -143,7 +143,7 @@ def team(
 
 @pytest.mark.parametrize(
     ("team", "ways"),
-    [("postgres", ["stop", "kill", "stop", "end"]), ("kafka", ["stop", "kill"])],
+    [("postgres", ["stop", "kill", "stop"]), ("kafka", ["end", "stop"])],
     indirect=["team"],
     ids=["postgres", "kafka"],
 )

@@ -108,7 +108,10 @@ def test_a_write_of_which_nobody_knows(
     assert memory_ledger.state.epoch_of(_SCOPE) == 2
 
 
-def test_where_the_leader_is(memory_ledger: MemoryLedger, new_store: NewStore) -> None:
+def test_a_deposed_leader_answers_no_read(
+    memory_ledger: MemoryLedger, new_store: NewStore
+) -> None:
+    """Although nobody has told it yet, and what it knows may still be so."""
     store = new_store()
     memory_ledger.claim(_SCOPE, holder="b", attributes={"address": "http://there"})
     there = (("Location", "http://there/items/a%20cup"),)
