@@ -185,18 +185,20 @@ def test_each_row_is_sent_once(
 
         wait_until(all_are_marked, _WAIT_S, "every row is marked")
         rows = connection.execute(_IN_ORDER).fetchall()
-        contents = dict(connection.execute("SELECT id, value FROM outbox").fetchall())
+        contents: dict[int, str] = dict(
+            connection.execute("SELECT id, value FROM outbox").fetchall()
+        )
     team.end()
     found = admitted(kafka, ledger, topic, team.scope)
     cursors: dict[int, list[int]] = {}
-    for number, messages in found.messages.items():
+    for partition, messages in found.messages.items():
         for message in messages:
             row = _row_of(message.headers())
             assert message.value() == contents[row].encode()
-            cursors.setdefault(number, []).append(row)
+            cursors.setdefault(partition, []).append(row)
     expected: dict[int, list[int]] = {}
-    for number, row in rows:
-        expected.setdefault(number, []).append(row)
+    for partition, row in rows:
+        expected.setdefault(partition, []).append(row)
     assert cursors == expected
     assert found.counts["stale-epoch"] >= ways.count("stop")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -38,7 +38,7 @@ class Server:
 
 
 @asynccontextmanager
-async def served(application: Application) -> AsyncIterator[None]:
+async def served(application: Application) -> AsyncGenerator[None, None]:
     """The application between its server's start and end."""
     server = Server(application)
     life = asyncio.create_task(server.run("lifespan"))
