@@ -220,6 +220,8 @@ class Relay:
             if not self._hand_over(tenure, row):
                 break
             handed.append(row.id)
+        if not handed:
+            return False
         receipts = tenure.producer.confirm(_CONFIRM_S)
         if receipts.undelivered:
             raise UnknownOutcomeError(_failures(receipts))

@@ -56,7 +56,7 @@ def test_help(run: Run, name: str) -> None:
         (("scheduler.py", *_TICKS, "--since", "noon"), 2, "noon"),
         (("scheduler.py", *_TICKS), 2, "--since"),
         (
-            ("scheduler.py", *_TICKS, "--since", "2026-12-01T00Z", "--every", "0"),
+            ("scheduler.py", *_TICKS, "--since", "2026-12-01T00:00Z", "--every", "0"),
             2,
             "0 is not above 0",
         ),

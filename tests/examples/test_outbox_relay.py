@@ -143,7 +143,7 @@ def team(
 
 @pytest.mark.parametrize(
     ("team", "ways"),
-    [("postgres", ["stop", "kill", "stop"]), ("kafka", ["end", "stop"])],
+    [("postgres", ["stop", "kill", "end"]), ("kafka", ["stop"])],
     indirect=["team"],
     ids=["postgres", "kafka"],
 )
