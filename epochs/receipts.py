@@ -101,18 +101,20 @@ class Receipts:
     def joined(cls, several: Iterable[Receipts]) -> Receipts:
         """One answer that tells what several told, one after the other."""
         parts: list[Part] = []
+        # The last part of each kind, whose offsets are a copy of its own.
         last: dict[tuple[str, int, Outcome], int] = {}
         undelivered: dict[tuple[str, int, str], Undelivered] = {}
         for receipts in several:
             for part in receipts._parts:
                 kind = part[:3]
                 found = last.get(kind)
-                both = None if found is None else _joined(parts[found], part)
-                if found is None or both is None:
-                    last[kind] = len(parts)
-                    parts.append(part)
-                else:
-                    parts[found] = both
+                # Two messages at one offset are two: then the parts stay apart.
+                if found is None or _overlap(parts[found].offsets, part.offsets):
+                    last[kind] = found = len(parts)
+                    parts.append(Part(*kind, OffsetRanges()))
+                parts[found].offsets.update(part.offsets)
+                without_offset = parts[found].without_offset + part.without_offset
+                parts[found] = parts[found]._replace(without_offset=without_offset)
             for failed in receipts.undelivered:
                 cause = failed[:3]
                 earlier = undelivered.get(cause, failed._replace(messages=0))
@@ -170,11 +172,6 @@ class Receipts:
         return f"Receipts({', '.join(shown)}, undelivered={undelivered})"
 
 
-def _joined(one: Part, other: Part) -> Part | None:
-    """Both parts as one; None where they share offsets: two messages at one are two."""
-    offsets = OffsetRanges()
-    offsets.update(one.offsets)
-    offsets.update(other.offsets)
-    if len(offsets) < len(one.offsets) + len(other.offsets):
-        return None
-    return Part(*one[:3], offsets, one.without_offset + other.without_offset)
+def _overlap(many: OffsetRanges, few: OffsetRanges) -> bool:
+    """Whether two sets share an offset."""
+    return any(many.between(start, end) for start, end in few.ranges())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
 from types import TracebackType
-from typing import Any
 
 from epochfence.epochs.errors import Deposed, MisconfiguredError
 from epochfence.epochs.leadership import Leadership
@@ -16,7 +16,7 @@ from epochfence.leading.lead import lead, stopped_by_signals
 from epochfence.leading.recovery import Recovered
 from epochfence.leading.tenure import State, Tenure
 from epochfence.producers.async_producer import AsyncFencedProducer
-from epochfence.producers.in_thread import in_thread
+from epochfence.producers.in_thread import in_thread, start_in_thread, to_the_end
 
 
 class AsyncTenure:
@@ -87,11 +87,11 @@ class AsyncTenure:
             return False
         return True
 
-    async def end(self) -> None:
-        """Wait for what was handed over, unless nobody would admit it."""
+    def end_soon(self) -> asyncio.Future[None]:
+        """Begin to wait for what was handed over, unless nobody would admit it."""
         if self.deposed is not None and not self._tenure.producer.is_shared:
             self.producer.purge()
-        await self.producer.close()
+        return self.producer.close_soon()
 
 
 class async_lead:
@@ -143,24 +143,27 @@ class async_lead:
         Raises:
             Exception: As entering a `lead` does.
         """
-        entering = asyncio.ensure_future(in_thread(self._lead.__enter__))
+        entering = start_in_thread(self._lead.__enter__, lambda _: self._leave())
         try:
             tenure = await asyncio.shield(entering)
         except asyncio.CancelledError:
-            await self._give_up(entering)
+            self._lead.stop()
+            with suppress(Exception, asyncio.CancelledError):
+                await to_the_end(entering)
+            if entering.exception() is None:
+                # It led in the last moment.
+                with suppress(asyncio.CancelledError):
+                    await to_the_end(self._leaving())
             raise
         self._tenure = AsyncTenure(tenure)
         return self._tenure
 
-    async def _give_up(self, entering: asyncio.Future[Tenure]) -> None:
-        self._lead.stop()
-        await _to_the_end(entering)
-        if entering.exception() is None:
-            # It led in the last moment.
-            await _to_the_end(asyncio.ensure_future(in_thread(self._leave)))
-
     def _leave(self) -> None:
         self._lead.__exit__(None, None, None)
+
+    def _leaving(self) -> asyncio.Future[None]:
+        # The process does not end before: others wait for the office.
+        return start_in_thread(self._leave, is_daemon=False)
 
     async def __aexit__(
         self,
@@ -169,20 +172,12 @@ class async_lead:
         traceback: TracebackType | None,
     ) -> None:
         """Wait for what was handed over, and resign: another is elected at once."""
-        leaving = asyncio.ensure_future(self._end())
-        try:
-            await asyncio.shield(leaving)
-        except asyncio.CancelledError:
-            await _to_the_end(leaving)
-            raise
-
-    async def _end(self) -> None:
         tenure, self._tenure = self._tenure, None
         try:
             if tenure is not None:
-                await tenure.end()
+                await to_the_end(tenure.end_soon())
         finally:
-            await in_thread(self._leave)
+            await to_the_end(self._leaving())
 
     # As a service.
 
@@ -206,8 +201,11 @@ class async_lead:
         """
         loop = asyncio.get_running_loop()
         at_work: list[asyncio.Task[None]] = []
+        is_cancelled = False
 
         async def do(tenure: Tenure) -> None:
+            if is_cancelled:
+                return  # before it began
             task = asyncio.current_task()
             assert task is not None
             at_work.append(task)
@@ -216,31 +214,25 @@ class async_lead:
                 await work(found)
             finally:
                 at_work.clear()
-                await found.end()
+                await to_the_end(found.end_soon())
 
         def in_its_thread(tenure: Tenure) -> None:
-            asyncio.run_coroutine_threadsafe(do(tenure), loop).result()
+            try:
+                asyncio.run_coroutine_threadsafe(do(tenure), loop).result()
+            except concurrent.futures.CancelledError as error:
+                raise asyncio.CancelledError(*error.args) from None
 
         with stopped_by_signals(self._lead) if handles_signals else nullcontext():
-            serving = asyncio.ensure_future(
-                in_thread(
-                    lambda: self._lead.serve(in_its_thread, handles_signals=False)
-                )
+            serving = start_in_thread(
+                lambda: self._lead.serve(in_its_thread, handles_signals=False)
             )
             try:
                 await asyncio.shield(serving)
             except asyncio.CancelledError:
+                is_cancelled = True
                 self._lead.stop()
                 for task in at_work:
                     task.cancel()
-                await _to_the_end(serving)
+                with suppress(Exception, asyncio.CancelledError):
+                    await to_the_end(serving)
                 raise
-
-
-async def _to_the_end(future: asyncio.Future[Any]) -> None:
-    """Wait for it, however often that is cancelled: it ends soon, and must."""
-    while not future.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([future])
-    if not future.cancelled():
-        future.exception()  # looked at: nobody else does

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import TracebackType
 from typing import TypeVar
 
@@ -565,13 +565,32 @@ def _told(
 
 @contextmanager
 def stopped_by_signals(leading: lead) -> Generator[None, None, None]:
-    """Have SIGINT and SIGTERM stop it, once, where this is the main thread."""
+    """Have SIGINT and SIGTERM stop it, once, where this is the main thread.
+
+    All that are served at a time are stopped by one signal.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def stop(*_: object) -> None:
-        leading.stop()
-
-    with handled((signal.SIGINT, signal.SIGTERM), stop, once=True):
+    if not _served:
+        _handling.enter_context(
+            handled((signal.SIGINT, signal.SIGTERM), _stop_all, once=True)
+        )
+    _served.append(leading)
+    try:
         yield
+    finally:
+        _served.remove(leading)
+        if not _served:
+            _handling.close()
+
+
+#: Those that signals stop, of the main thread; and what is undone after the last.
+_served: list[lead] = []
+_handling = ExitStack()
+
+
+def _stop_all(*_: object) -> None:
+    for leading in _served:
+        leading.stop()

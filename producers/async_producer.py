@@ -8,18 +8,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
+from epochfence.epochs.errors import (
+    LedgerClosed,
+    MisconfiguredError,
+    TopicUnavailable,
+)
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.receipts import Receipt, Receipts
 from epochfence.epochs.values import check_timeout
 from epochfence.producers.fenced_producer import FencedProducer
-from epochfence.producers.in_thread import in_thread
+from epochfence.producers.in_thread import in_thread, start_in_thread
 from epochfence.producers.stamping import Headers
 from epochfence.producers.write_behind import WriteBehind, checked_count
 
@@ -29,6 +34,10 @@ _log = logging.getLogger(__name__)
 _KEPT = 100
 
 _CLOSED = "the producer was closed before it was known what became of a message"
+
+#: After so many messages in a row, others on the loop have a turn; and so many are told
+#: of at a time.
+_IN_A_ROW = 200
 
 #: So long a poll waits for reports; a full queue is looked at as often.
 _POLL_S = 0.05
@@ -43,8 +52,8 @@ class AsyncFencedProducer:
             message = await delivered                       # in the log
             receipts = await p.confirm()                    # admitted
 
-    What blocks runs in threads; a message is handed over on the loop, which takes a
-    microsecond. Whatever is cancelled, what was handed over stays so, and is told of.
+    What blocks runs in threads; a message is handed over on the loop, which takes some
+    microseconds. Whatever is cancelled, what was handed over stays so, and is told of.
 
     To be made, used and closed in one running event loop.
 
@@ -84,11 +93,13 @@ class AsyncFencedProducer:
         # Whoever waits for room in the client's queue, in the order of their calls.
         self._turn = asyncio.Lock()
         self._in_turn = 0
+        self._in_a_row = 0
         self._room = asyncio.Event()
         # What the loop is to be told of, from other threads.
         self._told: deque[tuple[asyncio.Future[Any], Any, Exception | None]] = deque()
         self._is_telling = False
         self._outstanding: dict[asyncio.Future[Any], str] = {}
+        self._unconfirmed: set[asyncio.Future[Receipt]] = set()
         # What was confirmed, until somebody asks.
         self._receipts: list[Receipts] = []
         self._keeping = threading.Lock()
@@ -177,6 +188,7 @@ class AsyncFencedProducer:
                 self._keep,
                 every_messages=self._every_messages,
                 every_s=self._every_s,
+                on_error=self._on_error,
                 timeout_s=self._timeout_s,
             )
         confirmed: asyncio.Future[Receipt] = self._loop.create_future()
@@ -189,20 +201,26 @@ class AsyncFencedProducer:
 
         await self._hand_over(hand_over)
         self._expect(confirmed, topic)
+        self._unconfirmed.add(confirmed)
+        confirmed.add_done_callback(self._unconfirmed.discard)
         return confirmed
 
     async def _hand_over(self, hand_over: Callable[[], None]) -> None:
         self._check_open()
-        if not self._in_turn:
+        if not self._in_turn and self._in_a_row < _IN_A_ROW:
             try:
                 hand_over()
             except BufferError:
                 pass
             else:
+                self._in_a_row += 1
                 return None
         self._in_turn += 1
         try:
             async with self._turn:
+                # Nobody may overtake meanwhile, so not before.
+                await asyncio.sleep(0)
+                self._in_a_row = 0
                 while True:
                     self._room.clear()
                     self._check_open()
@@ -244,7 +262,7 @@ class AsyncFencedProducer:
         await in_thread(partial(self._confirm, wait_s))
         with self._keeping:
             told, self._receipts = self._receipts, []
-        return Receipts.joined(told)
+        return told[0] if len(told) == 1 else Receipts.joined(told)
 
     def _confirm(self, timeout_s: float) -> None:
         if self._behind is None:
@@ -252,12 +270,21 @@ class AsyncFencedProducer:
         else:
             # Not beside it: what it is about to tell would be missing.
             self._behind.flush(timeout_s)
+        self._join()
 
     def _keep(self, receipts: Receipts) -> None:
         with self._keeping:
             self._receipts.append(receipts)
-            if len(self._receipts) > _KEPT:
-                self._receipts = [Receipts.joined(self._receipts)]
+        if len(self._receipts) > _KEPT:
+            self._join()
+
+    def _join(self) -> None:
+        """Join what is kept; here and not on the loop, since it may be much."""
+        with self._keeping:
+            kept, self._receipts = self._receipts, []
+        joined = Receipts.joined(kept)
+        with self._keeping:
+            self._receipts.insert(0, joined)
 
     async def flush(self, timeout_s: float | None = None) -> int:
         """Wait for delivery reports; give how many messages still wait for theirs."""
@@ -281,8 +308,8 @@ class AsyncFencedProducer:
         while not self._is_closed:
             try:
                 self._producer.poll(_POLL_S)
-            except Exception:
-                # Of `on_delivery` in the client's settings.
+            except BaseException:
+                # Of `on_delivery` in the client's settings: others wait for theirs.
                 _log.exception("a delivery callback failed")
             if self._in_turn:
                 self._wake()
@@ -314,20 +341,38 @@ class AsyncFencedProducer:
         except RuntimeError:
             _log.debug("the event loop is closed: nobody waits any more")
 
+    def _on_error(self, error: Exception) -> None:
+        if isinstance(error, LedgerClosed):
+            # Nothing will ever be confirmed.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._fail_receipts, error)
+
     # On the loop.
 
     def _tell_loop(self) -> None:
         # Before anything is taken: what comes behind is told by the next call.
         self._is_telling = False
-        while self._told:
-            future, result, failure = self._told.popleft()
-            if future.done():
-                continue  # cancelled: whoever waited does so no more
-            if failure is None:
-                future.set_result(result)
-            else:
-                future.set_exception(failure)
+        for _ in range(_IN_A_ROW):
+            if not self._told:
+                break
+            self._tell_next()
+        else:
+            self._wake()
         self._room.set()
+
+    def _tell_next(self) -> None:
+        future, result, failure = self._told.popleft()
+        if future.done():
+            return  # cancelled: whoever waited does so no more
+        if failure is None:
+            future.set_result(result)
+        else:
+            _fail(future, failure)
+
+    def _fail_receipts(self, error: Exception) -> None:
+        for future in list(self._unconfirmed):
+            if not future.done():
+                _fail(future, error)
 
     # The end.
 
@@ -336,25 +381,28 @@ class AsyncFencedProducer:
 
         Cancelled, it goes on in its thread.
         """
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(self._close())
-        await asyncio.shield(self._closing)
+        await asyncio.shield(self.close_soon())
 
-    async def _close(self) -> None:
-        self._room.set()  # whoever waits there is told that it was closed
-        try:
-            await in_thread(self._close_below)
-        finally:
-            self._tell_loop()
-            for future, topic in list(self._outstanding.items()):
-                if not future.done():
-                    future.set_exception(TopicUnavailable(topic, _CLOSED))
+    def close_soon(self) -> asyncio.Future[None]:
+        """Begin to close; done when that is done."""
+        if self._closing is None:
+            self._closing = start_in_thread(self._close_below, is_daemon=False)
+            self._closing.add_done_callback(self._settle_rest)
+            self._room.set()  # whoever waits there is told that it was closed
+        return self._closing
+
+    def _settle_rest(self, _: object) -> None:
+        while self._told:
+            self._tell_next()
+        for future, topic in list(self._outstanding.items()):
+            if not future.done():
+                _fail(future, TopicUnavailable(topic, _CLOSED))
 
     def _close_below(self) -> None:
+        deadline = time.monotonic() + self._timeout_s
         try:
             if self._behind is not None:
                 self._stop_confirming(self._behind)
-            deadline = time.monotonic() + self._timeout_s
             while self._outstanding and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
         finally:
@@ -380,3 +428,8 @@ class AsyncFencedProducer:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    future.set_exception(error)
+    future.exception()  # looked at: nobody has to await it, and `confirm` tells of it

@@ -185,6 +185,11 @@ class FencedProducer:
         return self._deposed
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, or is of a process that this one was forked from."""
+        return self._is_closed or self._is_forked
+
+    @property
     def _is_forked(self) -> bool:
         return os.getpid() != self._process_id
 

@@ -49,8 +49,8 @@ class WriteBehind:
             `produce(on_receipt=)` says all.
         every_messages: So many messages, not confirmed yet, are confirmed at once.
         every_s: So long, in seconds, a message waits to be confirmed.
-        on_error: Called with each failure to confirm, or to call back: all is tried
-            again. None: it is logged.
+        on_error: Called with each failure to confirm, or to call back. All is tried
+            again, unless the ledger, or the producer, was closed. It is logged, too.
         timeout_s: How long one `confirm` may take, in seconds.
 
     Raises:
@@ -84,6 +84,8 @@ class WriteBehind:
         self._turn = threading.RLock()
         self._untold: deque[Receipts] = deque()
         self._told_kind = ""
+        # Then nothing is tried before its time, however many messages wait.
+        self._has_failed = False
         self._is_closing = False
         self._thread = threading.Thread(
             target=self._run, name="epochfence-write-behind", daemon=True
@@ -101,16 +103,22 @@ class WriteBehind:
                 `FencedProducer.confirm`; nothing is forgotten.
             Exception: What `on_receipts` raises.
         """
+        wait_s = self._timeout_s if timeout_s is None else timeout_s
+        if self._producer.is_closed:
+            # Not before the turn: in a forked process, nobody gives that back.
+            raise RuntimeError("the producer was closed before all was confirmed")
         with self._turn:
-            self._confirm(self._timeout_s if timeout_s is None else timeout_s)
+            self._confirm(wait_s)
+            self._tell()
 
     def _confirm(self, timeout_s: float) -> None:
         receipts = self._producer.confirm(timeout_s)
-        if self._on_receipts is None:
-            return
-        if len(receipts) or receipts.undelivered:
+        is_wanted = len(receipts) or receipts.undelivered
+        if is_wanted and self._on_receipts is not None:
             self._untold.append(receipts)
-        while self._untold:
+
+    def _tell(self) -> None:
+        while self._untold and self._on_receipts is not None:
             receipts = self._untold.popleft()
             try:
                 self._on_receipts(receipts)
@@ -125,27 +133,32 @@ class WriteBehind:
         while not self._is_closing:
             try:
                 self._producer.poll(_POLL_S)
-            except Exception:
+            except BaseException:
                 # Of a delivery callback: it counts as reported all the same.
                 _log.exception("a delivery callback failed")
             waiting = self._producer.unconfirmed
             is_due = time.monotonic() >= due and (waiting or self._untold)
-            if is_due or waiting >= self._every_messages:
-                if not self._try():
+            if not is_due and (waiting < self._every_messages or self._has_failed):
+                continue
+            error = self._try()
+            self._has_failed = error is not None
+            if error is not None:
+                self._report(error)
+                if self._producer.is_closed or isinstance(error, LedgerClosed):
                     return
-                due = time.monotonic() + self._every_s
+            due = time.monotonic() + self._every_s
 
-    def _try(self) -> bool:
-        """Confirm; whether there is any sense in trying again."""
-        try:
-            with self._turn:
+    def _try(self) -> Exception | None:
+        """Confirm, and call back; what came in the way of it."""
+        with self._turn:
+            try:
                 if not self._is_closing:
                     self._confirm(self._timeout_s)
-        except Exception as error:
-            self._report(error)
-            return not isinstance(error, LedgerClosed | RuntimeError)
+                    self._tell()
+            except Exception as error:
+                return error
         self._told_kind = ""
-        return True
+        return None
 
     def _report(self, error: Exception) -> None:
         if self._on_error is not None:
@@ -153,7 +166,6 @@ class WriteBehind:
                 self._on_error(error)
             except Exception:
                 _log.exception("a function that was to be told of %r failed", error)
-            return
         kind = type(error).__name__
         if kind == self._told_kind:
             return  # once, not with every attempt

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from epochfence import AsyncTenure, Deposed, MisconfiguredError, async_lead
 from epochfence.testing import MemoryLedger, MemoryLog, MemoryProducer
 from support.local_election import LocalElection, LocalOffice
 from support.local_lead import SCOPE, NewLead
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("topic")
 
@@ -250,6 +252,173 @@ def test_a_deposed_leader_does_not_wait_for_what_nobody_admits(
 
     asyncio.run(service())
     assert values(memory_log) == []
+
+
+def test_the_loop_ends_while_it_is_elected(
+    new_lead: NewLead, office: LocalOffice
+) -> None:
+    """In a task that nobody awaits: what is left at the end is cancelled."""
+    is_leading, go_on = threading.Event(), threading.Event()
+
+    def note(state: str, _: str) -> None:
+        if state == "leading":
+            is_leading.set()
+            assert go_on.wait(LONG_S)
+
+    async def service() -> None:
+        tasks.append(asyncio.create_task(enter()))
+        await holds(is_leading.is_set, "it does not lead")
+        threading.Timer(0.2, go_on.set).start()
+
+    async def enter() -> None:
+        async with async_lead(new_lead(on_state=note)):
+            raise AssertionError("it leads after its end")
+
+    tasks: list[asyncio.Task[None]] = []
+    asyncio.run(service())
+    assert tasks[0].cancelled()
+    assert office.line == []
+
+
+def test_the_loop_is_closed_while_it_waits(
+    new_lead: NewLead, office: LocalOffice
+) -> None:
+    """Nobody waits any more when it is elected: it resigns by itself."""
+    first = LocalElection(office)
+    assert first.campaign(0)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(async_lead(new_lead()).__aenter__())
+    loop.run_until_complete(asyncio.sleep(0))
+    wait_until(lambda: len(office.line) == 2, LONG_S, "it does not stand")
+    loop.close()
+    first.resign()
+    wait_until(lambda: office.line == [], LONG_S, "it leads for nobody")
+    inside: Any = task
+    inside._log_destroy_pending = False  # it was never told of its end
+
+
+def test_serving_ends_before_the_loop_does(
+    new_lead: NewLead, office: LocalOffice, election: LocalElection
+) -> None:
+    async def service() -> None:
+        async def work(tenure: AsyncTenure) -> None:
+            leads.set()
+            await tenure.wait()
+
+        leads = asyncio.Event()
+        tasks.append(asyncio.create_task(async_lead(new_lead()).serve(work)))
+        await asyncio.wait_for(leads.wait(), LONG_S)
+        slow = election.resign
+
+        def resign() -> None:
+            time.sleep(0.3)
+            slow()
+
+        election.resign = resign  # type: ignore[method-assign]
+
+    tasks: list[asyncio.Task[None]] = []
+    asyncio.run(service())
+    assert office.line == []
+
+
+def test_cancelled_before_work_begins(new_lead: NewLead, office: LocalOffice) -> None:
+    is_leading, go_on = threading.Event(), threading.Event()
+    begun: list[AsyncTenure] = []
+
+    def note(state: str, _: str) -> None:
+        if state == "leading":
+            is_leading.set()
+            assert go_on.wait(LONG_S)
+
+    async def service() -> None:
+        async def work(tenure: AsyncTenure) -> None:
+            begun.append(tenure)
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(async_lead(new_lead(on_state=note)).serve(work))
+        await holds(is_leading.is_set, "it does not lead")
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(asyncio.shield(task), LONG_S)
+
+    asyncio.run(service())
+    assert begun == []
+    assert office.line == []
+
+
+def test_a_function_that_has_no_more_to_give(
+    new_lead: NewLead, office: LocalOffice
+) -> None:
+    """No future takes a StopIteration."""
+
+    def note(*_: object) -> None:
+        next(iter(()))
+
+    async def service() -> None:
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await asyncio.wait_for(
+                async_lead(new_lead(on_state=note)).__aenter__(), LONG_S
+            )
+
+    asyncio.run(service())
+    assert office.line == []
+
+
+def test_a_signal_ends_all_that_are_served(
+    new_lead: NewLead, office: LocalOffice
+) -> None:
+    """Whichever ends first; and then signals are what they were."""
+    ended: list[str] = []
+
+    async def service() -> None:
+        async def work(tenure: AsyncTenure) -> None:
+            leads.set()
+            assert await tenure.wait(LONG_S)
+            ended.append("work")
+
+        leads = asyncio.Event()
+        other = LocalOffice()
+        first = asyncio.create_task(
+            async_lead(new_lead(election=LocalElection(other))).serve(work)
+        )
+        await asyncio.wait_for(leads.wait(), LONG_S)
+        leads.clear()
+        second = asyncio.create_task(async_lead(new_lead(scope="v")).serve(work))
+        await asyncio.wait_for(leads.wait(), LONG_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(asyncio.gather(first, second), LONG_S)
+
+    before = signal.getsignal(signal.SIGTERM)
+    asyncio.run(service())
+    assert ended == ["work", "work"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_loop_that_writes_all_the_time(new_lead: NewLead) -> None:
+    """It hears that it is over, and others have their turn."""
+
+    async def service() -> None:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(other())
+        leading = async_lead(new_lead())
+        async with leading as tenure:
+            before = turns
+            while not tenure.over.is_set():
+                await tenure.producer.produce("orders", b"v")
+                if turns > before + 3:
+                    leading.stop()
+        beside.cancel()
+
+    asyncio.run(asyncio.wait_for(service(), LONG_S))
 
 
 def test_what_is_no_lead(memory_ledger: MemoryLedger) -> None:

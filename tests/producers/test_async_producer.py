@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from confluent_kafka import KafkaException
 from epochfence import (
     AsyncFencedProducer,
     Deposed,
+    LedgerClosed,
     LedgerUnavailable,
     MisconfiguredError,
     TopicUnavailable,
@@ -293,6 +295,71 @@ def test_the_ledger_is_away(
                     await opened.confirm()
                 assert not confirmed.done()
             assert (await asyncio.wait_for(confirmed, LONG_S)).outcome == "admitted"
+
+    asyncio.run(write())
+
+
+def test_the_ledger_is_closed(
+    memory_ledger: MemoryLedger, producer: MemoryProducer, topic: str
+) -> None:
+    """Nothing will be confirmed any more: nobody waits for it."""
+
+    async def write() -> None:
+        opened = await taken_over(producer, topic, confirm_every_s=0.01)
+        async with opened:
+            producer.hold()
+            confirmed = await opened.produce_for_receipt(topic, b"v")
+            memory_ledger.close()
+            producer.release()
+            with pytest.raises(LedgerClosed):
+                await asyncio.wait_for(confirmed, LONG_S)
+
+    asyncio.run(write())
+
+
+def test_failures_that_nobody_asks_about(
+    producer: MemoryProducer, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A future need not be awaited: `confirm` tells of the message."""
+
+    async def write() -> None:
+        opened = await taken_over(producer, topic)
+        async with opened:
+            producer.fail_deliveries(500)
+            for _ in range(500):
+                await opened.produce(topic, b"v")
+            (failed,) = (await opened.confirm()).undelivered
+            assert failed.messages == 500
+        gc.collect()
+
+    asyncio.run(write())
+    assert "never retrieved" not in caplog.text
+
+
+def test_others_have_their_turn(producer: MemoryProducer, topic: str) -> None:
+    """While many messages are told of; and nothing is overtaken."""
+
+    async def write() -> None:
+        opened = await taken_over(producer, topic)
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with opened:
+            beside = asyncio.create_task(other())
+            futures = [
+                await opened.produce(topic, b"%d" % number, partition=0)
+                for number in range(1000)
+            ]
+            assert turns >= 4
+            await asyncio.gather(*futures)
+            beside.cancel()
+            offsets = [future.result().offset() for future in futures]
+            assert offsets == list(range(1, 1001))
 
     asyncio.run(write())
 

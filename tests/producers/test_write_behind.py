@@ -206,7 +206,8 @@ def test_what_a_callback_refuses_is_told_again(
     def mark(receipts: Receipts) -> None:
         seen.append(receipts)
         if len(seen) < 3:
-            raise ValueError("the database is down")
+            # Such as an event loop's that was closed.
+            raise RuntimeError("the database is down")
 
     with WriteBehind(taken, mark, every_s=0.01, on_error=errors.append):
         taken.produce(topic, b"v")
@@ -278,6 +279,34 @@ def test_a_callback_that_flushes(taken: MemoryProducer, topic: str) -> None:
     taken.produce(topic, b"v")
     behind.close()
     assert told(answers) == 2
+
+
+def test_it_does_not_try_all_the_time(
+    taken: MemoryProducer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many messages wait, after a failure."""
+    errors: list[Exception] = []
+    polls: list[float] = []
+    poll = taken.poll
+
+    def counted(timeout: float = -1) -> int:
+        polls.append(timeout)
+        return poll(timeout)
+
+    monkeypatch.setattr(taken, "poll", counted)
+    behind = WriteBehind(
+        taken, every_messages=1, every_s=NEVER_S, on_error=errors.append
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryLedger, "refresh", doing(LedgerUnavailable("c", "down")))
+        for _ in range(5):
+            taken.produce(topic, b"v")
+            wait_until(lambda: errors, 30, "it is not tried")
+        enough = len(polls) + 5
+        wait_until(lambda: len(polls) > enough, 30, "it does not go on polling")
+    behind.close()
+    assert len(errors) == 1
+    assert taken.unconfirmed == 0
 
 
 def test_a_producer_that_was_closed(
