@@ -31,6 +31,7 @@ from support.election_servers import start_etcd, start_zookeeper
 from support.elections import SOON
 from support.leaders_storm import Door, Storm
 from support.ledgers import unnamed_topics
+from support.leases import open_leases
 from support.plugin import open_broker
 from support.postgres import open_postgres
 
@@ -53,6 +54,8 @@ def main() -> None:
             "postgres": {"conninfo": database},
             "etcd": {"server": f"127.0.0.1:{start_etcd(stack).port}"},
             "zookeeper": {"server": f"127.0.0.1:{start_zookeeper(stack).port}"},
+            # What stands in for it in the tests: a real one answers later.
+            "kubernetes": {"kubeconfig": open_leases(stack).kubeconfig},
         }
         print("| election | its times | after SIGTERM | after SIGKILL |")
         print("|---|---|---|---|")
