@@ -30,8 +30,8 @@ from support.brokers import KafkaBroker
 from support.election_servers import start_etcd, start_zookeeper
 from support.elections import SOON
 from support.leaders_storm import Door, Storm
-from support.ledgers import unnamed_topics
 from support.leases import open_leases
+from support.ledgers import unnamed_topics
 from support.plugin import open_broker
 from support.postgres import open_postgres
 
