@@ -65,12 +65,20 @@ class Acknowledged:
             standing.add(offset)
 
     def extend(self, later: Acknowledged) -> None:
-        """Take in acknowledgements that came after those here, which they know of."""
-        self.lost.append(self.standing.split_off(later.truncated_to))
+        """Take in acknowledgements that came after those here."""
+        self.truncate(later.truncated_to)
+        for start, end in later.standing.ranges():
+            again = self.standing.between(start, end)
+            if again:
+                self.truncate(again.start)
         self.lost += later.lost
         self.standing.update(later.standing)
         self.without_offset += later.without_offset
-        self.truncated_to = min(self.truncated_to, later.truncated_to)
+
+    def truncate(self, offset: int) -> None:
+        """Take in that the log was truncated: what was at `offset` or above is lost."""
+        self.lost.append(self.standing.split_off(offset))
+        self.truncated_to = min(self.truncated_to, offset)
 
     @property
     def is_truncated(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 
 from epochfence.epochs.offset_ranges import OffsetRanges
 
-Outcome = Literal["admitted", "fenced", "lost", "indeterminate"]
+Outcome = Literal["admitted", "fenced", "lost", "aborted", "indeterminate"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
@@ -20,7 +20,8 @@ class Receipt(NamedTuple):
         offset: The offset it was acknowledged with, None where none was told.
         outcome: `admitted` (every reader lets it in), `fenced` (none does: a later
             leadership began before it), `lost` (acknowledged, but an unclean election
-            took it from the log) or `indeterminate` (nobody can tell any more).
+            took it from the log), `aborted` (its transaction was) or `indeterminate`
+            (nobody can tell any more).
     """
 
     topic: str
@@ -91,7 +92,7 @@ class Receipts:
 
     @property
     def counts(self) -> Mapping[Outcome, int]:
-        """How many messages there are of each outcome; all four are named."""
+        """How many messages there are of each outcome; every one is named."""
         counts: dict[Outcome, int] = dict.fromkeys(OUTCOMES, 0)
         for part in self._parts:
             counts[part.outcome] += part.messages

@@ -34,6 +34,8 @@ from epochfence.epochs.errors import (
     TableMissing,
     TableUnavailable,
     TopicUnavailable,
+    TransactionAborted,
+    TransactionUnknown,
 )
 from epochfence.epochs.idempotency import command_key, message_key
 from epochfence.epochs.leadership import Leadership
@@ -52,6 +54,9 @@ from epochfence.epochs.values import (
 from epochfence.epochs.verdicts import Verdict
 from epochfence.leading import Recovered, Tenure, lead
 from epochfence.producers.fenced_producer import FencedProducer
+from epochfence.producers.fenced_transactional_producer import (
+    FencedTransactionalProducer,
+)
 
 # A library is silent until its user asks for more.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -82,6 +87,7 @@ __all__ = [
     "Ledger",
     "Leadership",
     "FencedProducer",
+    "FencedTransactionalProducer",
     "FencedConsumer",
     "Fence",
     # The whole life of a leader.
@@ -123,6 +129,8 @@ __all__ = [
     "ClaimUnknown",
     "SinkFenced",
     "SinkUnavailable",
+    "TransactionAborted",
+    "TransactionUnknown",
     "ElectionUnavailable",
     "LedgerUnavailable",
     "LedgerClosed",

@@ -10,17 +10,21 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, Message
 
 from epochfence.epochs.acknowledged import Acknowledged
-from epochfence.epochs.receipts import Undelivered
+from epochfence.epochs.receipts import Part, Undelivered
 from epochfence.epochs.values import Place
 
 Report = Callable[[KafkaError | None, Message], None]
+REPORT_REMEDY = "Give a function of an error (or None) and a message."
+
+#: Failures by topic, partition and the error's name.
+Failures = dict[tuple[str, int, str], Undelivered]
 
 #: So many reports wait before they are folded, which may take a thread.
 _QUEUED = 4096
@@ -30,6 +34,8 @@ _QUEUED = 4096
 #: there was one. Costs some 20 ns.
 _ANYTHING = [None]
 
+#: The name of the failure that is none of the client's.
+REPORT_LOST = "REPORT_LOST"
 _LOST = (
     "an exception, perhaps a signal handler's, came in the way of the client's report: "
     "the message may have been delivered or not"
@@ -42,10 +48,12 @@ class Answerable(NamedTuple):
     Attributes:
         acknowledged: The acknowledged messages of each partition.
         undelivered: The failures, by topic, partition and the error's name.
+        answered: What became of further messages, known already.
     """
 
     acknowledged: dict[Place, Acknowledged]
-    undelivered: dict[tuple[str, int, str], Undelivered]
+    undelivered: Failures
+    answered: Sequence[Part] = ()
 
 
 class Acknowledgements:
@@ -61,7 +69,7 @@ class Acknowledgements:
         self._queues: dict[Place, deque[int | None]] = {}
         self._folded: dict[Place, Acknowledged] = {}
         self._failures: deque[tuple[str, int, KafkaError]] = deque()
-        self._undelivered: dict[tuple[str, int, str], Undelivered] = {}
+        self._undelivered: Failures = {}
         self._folding = threading.Lock()
         self._is_fold_due = False
         self._taken: Answerable | None = None
@@ -99,7 +107,7 @@ class Acknowledgements:
             return
         self._is_fold_due = True
         try:
-            _uninterrupted(self._fold_now, is_awaited=False)
+            uninterrupted(self._fold_now, is_awaited=False)
         except RuntimeError:
             self._is_fold_due = False  # the interpreter ends: no thread starts any more
 
@@ -121,15 +129,8 @@ class Acknowledgements:
                 self._folded.setdefault(place, Acknowledged()).add(offsets)
         for _ in range(len(self._failures)):
             topic, number, error = self._failures.popleft()
-            self._count_undelivered((topic, number, error.name()), error.str(), 1)
-
-    def _count_undelivered(
-        self, cause: tuple[str, int, str], reason: str, more: int
-    ) -> None:
-        failed = self._undelivered.get(cause)
-        count = 0 if failed is None else failed.messages
-        first = reason if failed is None else failed.reason
-        self._undelivered[cause] = Undelivered(*cause, first, count + more)
+            failed = Undelivered(topic, number, error.name(), error.str(), 1)
+            add_failure(self._undelivered, failed)
 
     # Asking.
 
@@ -139,7 +140,7 @@ class Acknowledgements:
         Args:
             take_missed: Tells how many messages more were reported on to nobody.
         """
-        _uninterrupted(lambda: self._take(take_missed), is_awaited=True)
+        uninterrupted(lambda: self._take(take_missed), is_awaited=True)
         assert self._taken is not None
         return self._taken
 
@@ -150,7 +151,8 @@ class Acknowledgements:
             self._fold()
             missed = take_missed()
             if missed:
-                self._count_undelivered(("", -1, "REPORT_LOST"), _LOST, missed)
+                failed = Undelivered("", -1, REPORT_LOST, _LOST, missed)
+                add_failure(self._undelivered, failed)
             acknowledged = {
                 place: folded for place, folded in self._folded.items() if folded
             }
@@ -164,15 +166,22 @@ class Acknowledgements:
         self._taken = None
 
     def _give_back(self, unanswered: Answerable) -> None:
-        acknowledged, undelivered = unanswered
+        acknowledged, undelivered, _ = unanswered
         for place, earlier in acknowledged.items():
             earlier.extend(self._folded[place])
             self._folded[place] = earlier
-        for cause, failed in undelivered.items():
-            self._count_undelivered(cause, failed.reason, failed.messages)
+        for failed in undelivered.values():
+            add_failure(self._undelivered, failed)
 
 
-def _uninterrupted(function: Callable[[], None], *, is_awaited: bool) -> None:
+def add_failure(failures: Failures, failed: Undelivered) -> None:
+    """Count a failure together with those that have the same cause."""
+    cause = failed[:3]
+    first = failures.get(cause, failed._replace(messages=0))
+    failures[cause] = first._replace(messages=first.messages + failed.messages)
+
+
+def uninterrupted(function: Callable[[], None], *, is_awaited: bool) -> None:
     """Run it on a thread where no signal's handler runs: the main one has them all."""
     if threading.current_thread() is not threading.main_thread():
         function()

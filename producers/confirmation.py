@@ -1,12 +1,9 @@
-"""The answer of `confirm()`: wait for reports, ask the ledger, read where needed."""
+"""The answer of `confirm()`: take what is due, ask the ledger, read where needed."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-
-from confluent_kafka import Producer
 
 from epochfence.epochs.acknowledged import Acknowledged
 from epochfence.epochs.deadlines import time_left
@@ -17,15 +14,13 @@ from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.offset_ranges import OffsetRanges
 from epochfence.epochs.receipts import Part, Receipts, Undelivered
 from epochfence.epochs.values import Place
-from epochfence.producers.acknowledgements import Acknowledgements, Handover
 from epochfence.producers.judging import Judging
+from epochfence.producers.reported import Source
 from epochfence.producers.rereading import Rereading
 from epochfence.producers.territory import Territory
 
 #: Even where no time is left, a call needs some to be sent.
 _SHORTEST_S = 0.2
-_FLUSH_S = 0.1
-_BETWEEN_S = 0.005
 
 #: A broker that finds an idempotent producer's sequence broken has lost records of it.
 _SEQUENCE_LOST = {"OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID"}
@@ -35,10 +30,7 @@ class Confirmation:
     """Answers for what was acknowledged; forgets it only when it has.
 
     Args:
-        producer: The client that the messages were handed to.
-        acknowledgements: What was reported so far.
-        handover: Tells when all that was handed over is reported on.
-        renew_reports: Makes what is handed over from now on belong to a new handover.
+        source: Gives what is to be answered for.
         ledger: Knows the grants.
         leaderships: What the messages were written under.
         rereading: Answers for a deposed leader.
@@ -49,10 +41,7 @@ class Confirmation:
 
     def __init__(
         self,
-        producer: Producer,
-        acknowledgements: Acknowledgements,
-        handover: Handover,
-        renew_reports: Callable[[], None],
+        source: Source,
         ledger: Ledger,
         leaderships: Sequence[Leadership],
         rereading: Rereading,
@@ -60,10 +49,7 @@ class Confirmation:
         territory: Territory,
         on_deposed: Callable[[Deposed], None],
     ) -> None:
-        self._producer = producer
-        self._acknowledgements = acknowledgements
-        self._handover = handover
-        self._renew_reports = renew_reports
+        self._source = source
         self._ledger = ledger
         self._leaderships = leaderships
         self._rereading = rereading
@@ -75,32 +61,19 @@ class Confirmation:
     def confirm(self, deadline: float) -> Receipts:
         """Answer for every message; `FencedProducer.confirm` tells more."""
         if not self._one_at_a_time.acquire(timeout=time_left(deadline)):
-            raise self._unavailable("another thread is still confirming")
+            raise TopicUnavailable(
+                ", ".join(self._territory.named()), "another thread is still confirming"
+            )
         try:
-            self._await_reports(deadline)
-            answerable = self._acknowledgements.take(self._handover.take_missed)
+            answerable = self._source.take(deadline)
             undelivered = answerable.undelivered.values()
             parts = self._answer(answerable.acknowledged, undelivered, deadline)
+            parts += answerable.answered
             receipts = Receipts(sorted(parts, key=_place_of), undelivered)
-            self._acknowledgements.answered()
+            self._source.answered()
             return receipts
         finally:
             self._one_at_a_time.release()
-
-    def _await_reports(self, deadline: float) -> None:
-        self._renew_reports()
-        while True:
-            left_s = time_left(deadline)
-            waiting = self._producer.flush(min(_FLUSH_S, left_s))
-            if self._handover.is_reported:
-                return
-            if not waiting:
-                # Another thread is in the middle of a report.
-                time.sleep(_BETWEEN_S)
-            if left_s == 0:
-                raise self._unavailable(
-                    f"{len(self._producer)} messages are not acknowledged yet"
-                )
 
     def _answer(
         self,
@@ -139,9 +112,6 @@ class Confirmation:
         for place, messages in acknowledged.items():
             parts += _without_reading(place, messages)
         return parts
-
-    def _unavailable(self, reason: str) -> TopicUnavailable:
-        return TopicUnavailable(", ".join(self._territory.named()), reason)
 
 
 def _place_of(part: Part) -> Place:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from functools import partial as bound
 from types import TracebackType
@@ -26,6 +26,7 @@ from epochfence.epochs.ledger import Ledger, check_ledger
 from epochfence.epochs.receipts import Receipts
 from epochfence.epochs.values import Claim, check_function, check_timeout
 from epochfence.producers.acknowledgements import (
+    REPORT_REMEDY,
     Acknowledgements,
     Handover,
     Report,
@@ -36,6 +37,7 @@ from epochfence.producers.confirmation import Confirmation
 from epochfence.producers.judging import Judging, Settings
 from epochfence.producers.lives import Lives
 from epochfence.producers.partition_watch import PartitionWatch
+from epochfence.producers.reported import Reported, Source
 from epochfence.producers.rereading import Rereading
 from epochfence.producers.stamping import (
     Headers,
@@ -48,8 +50,6 @@ from epochfence.producers.taking_over import TakingOver
 from epochfence.producers.territory import WHOLE_TOPIC, Territory
 
 _log = logging.getLogger(__name__)
-
-_REPORT = "Give a function of an error (or None) and a message."
 
 #: Of every producer there is, to be closed in a forked process.
 _TERRITORIES: weakref.WeakSet[Territory] = weakref.WeakSet()
@@ -110,12 +110,12 @@ class FencedProducer:
         self._territory = Territory()
         told = self._open_producer(config)
         # For each message, looked up once.
-        self._send = self._producer.produce
+        self._send: Callable[..., None] = self._producer.produce
         self._parts_of = self._territory.open.get
         clients, keeper = ledger.clients, None
         if not ledger.is_embedded:
             keeper = clients.topic_keeper(self._connection, self._timeout_s)
-        lives = Lives(keeper, self._producer)
+        lives = self._lives = Lives(keeper, self._producer)
         writer = BarrierWriter(
             self._connection,
             self.leaderships,
@@ -148,11 +148,15 @@ class FencedProducer:
             lives,
             self._judging,
         )
-        self._confirmation = Confirmation(
-            self._producer,
+        reported = Reported(
+            lambda: self._producer,
             self._acknowledgements,
             self._handover,
             self._renew_reports,
+            self._territory,
+        )
+        self._confirmation = Confirmation(
+            self._answerable(reported),
             ledger,
             self.leaderships,
             rereading,
@@ -190,7 +194,7 @@ class FencedProducer:
             )  # fmt: skip
         settings = dict(config)
         told: Report | None = settings.pop("on_delivery", None)
-        check_function("on_delivery", told, _REPORT)
+        check_function("on_delivery", told, REPORT_REMEDY)
         clients = self._ledger.clients
         self._producer = clients.writing_producer(settings, LastError(config))
         self._connection = connection_settings(config)
@@ -306,7 +310,7 @@ class FencedProducer:
         if callback is None:
             callback = on_delivery
         if callback is not None and not callable(callback):
-            check_function("on_delivery", callback, _REPORT)
+            check_function("on_delivery", callback, REPORT_REMEDY)
         self._send(
             topic,
             value,
@@ -414,6 +418,10 @@ class FencedProducer:
         deadline = deadline_after(timeout_s)
         self._check_usable()
         return self._confirmation.confirm(deadline)
+
+    def _answerable(self, reported: Reported) -> Source:
+        """Where `confirm` gets what it answers for."""
+        return reported
 
     def _renew_reports(self) -> None:
         # The count first: whoever produces meanwhile must not seem to wait in vain.

@@ -128,10 +128,17 @@ class TakingOver:
         rows = table.all_starts()
         for topic, number in sorted(places):
             table.compare_settings(topic, number, self._settings_of(topic))
-        self._check_latest(deadline)
+        self.check_latest(deadline)
         check_rows(self._leaderships, rows)
 
-    def _check_latest(self, deadline: float) -> None:
+    def check_latest(self, deadline: float) -> None:
+        """See that every own grant is the latest, by a ledger read to its end.
+
+        Raises:
+            Deposed: There is a later one.
+            LedgerUnavailable: The ledger could not be read to its end in time.
+            LedgerRegressed: It has lost an own grant.
+        """
         state = self._ledger.refresh(max(_SHORTEST_S, time_left(deadline)))
         check_granted(self._leaderships, state)
         deposed = deposed_by(self._leaderships, state)
@@ -171,7 +178,7 @@ class TakingOver:
         if not self._unproved:
             return
         try:
-            self._check_latest(deadline)
+            self.check_latest(deadline)
         except Deposed:
             self._unproved.clear()  # it cannot be proved any more
             raise

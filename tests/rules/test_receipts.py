@@ -113,6 +113,17 @@ def test_acknowledgements_that_are_given_back(
     )
 
 
+def test_an_offset_that_comes_again_in_what_follows() -> None:
+    """Nothing in it tells: it was taken in by itself."""
+    earlier, later = Acknowledged(), Acknowledged()
+    earlier.add([1, 2, 3, 7, 8])
+    later.add([3, 4, 9])
+    earlier.extend(later)
+    assert list(earlier.standing) == [1, 2, 3, 4, 9]
+    assert sorted(offset for lost in earlier.lost for offset in lost) == [3, 7, 8]
+    assert earlier.is_truncated
+
+
 PARTS = [
     Part("t", 0, "admitted", OffsetRanges([4, 5, 6])),
     Part("t", 0, "lost", OffsetRanges([6])),
@@ -139,11 +150,13 @@ def test_receipts() -> None:
         "admitted": 3,
         "fenced": 1,
         "lost": 1,
+        "aborted": 0,
         "indeterminate": 2,
     }
     assert receipts.undelivered == (failed,)
     assert repr(receipts) == (
-        "Receipts(admitted=3, fenced=1, lost=1, indeterminate=2, undelivered=3)"
+        "Receipts(admitted=3, fenced=1, lost=1, aborted=0, indeterminate=2, "
+        "undelivered=3)"
     )
 
 
