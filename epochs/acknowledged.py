@@ -66,17 +66,20 @@ class Acknowledged:
 
     def extend(self, later: Acknowledged) -> None:
         """Take in acknowledgements that came after those here."""
-        self.truncate(later.truncated_to)
-        for start, end in later.standing.ranges():
-            again = self.standing.between(start, end)
-            if again:
-                self.truncate(again.start)
+        self.cut_by(later)
         self.lost += later.lost
         self.standing.update(later.standing)
         self.without_offset += later.without_offset
 
-    def truncate(self, offset: int) -> None:
-        """Take in that the log was truncated: what was at `offset` or above is lost."""
+    def cut_by(self, later: Acknowledged) -> None:
+        """Take in what of these is lost, by acknowledgements that came after them."""
+        self._truncate(later.truncated_to)
+        for start, end in later.standing.ranges():
+            again = self.standing.between(start, end)
+            if again:
+                self._truncate(again.start)
+
+    def _truncate(self, offset: int) -> None:
         self.lost.append(self.standing.split_off(offset))
         self.truncated_to = min(self.truncated_to, offset)
 

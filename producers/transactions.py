@@ -44,7 +44,7 @@ class _Ended:
                 self.committed.setdefault(place, Acknowledged()).extend(later)
                 continue
             if place in self.committed:
-                self.committed[place].truncate(later.truncated_to)
+                self.committed[place].cut_by(later)
             offsets = OffsetRanges()
             for some in (later.standing, *later.lost):
                 offsets.update(some)

@@ -12,6 +12,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from epochfence import (
     Deposed,
+    FencedProducer,
     FencedTransactionalProducer,
     Leadership,
     Ledger,
@@ -19,6 +20,7 @@ from epochfence import (
 )
 from epochfence.epochs.transactions import TransactionalClient
 from support.brokers import KafkaBroker
+from support.producing import doing
 from support.reading import read_all
 from support.waiting import wait_until
 
@@ -31,6 +33,15 @@ def open_producer(
     """A producer whose client says nothing on stderr."""
     config = {**kafka.config, "log_level": 0, **settings}
     return FencedTransactionalProducer(config, ledger, leadership, timeout_s=30)
+
+
+def open_zombie(
+    kafka: KafkaBroker, ledger: Ledger, leadership: Leadership
+) -> FencedTransactionalProducer:
+    """One that is not told of grants, and so goes on when it is deposed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FencedProducer, "_on_grant", doing(None))
+        return open_producer(kafka, ledger, leadership)
 
 
 def committed_values(kafka: KafkaBroker, topic: str) -> list[bytes | None]:
