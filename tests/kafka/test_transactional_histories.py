@@ -13,4 +13,4 @@ from support.transaction_play import play
 def test_confirm_says_what_readers_have(
     kafka: KafkaBroker, ledger: Ledger, seed: int
 ) -> None:
-    play(kafka, ledger, seed)
+    play(kafka, ledger, seed, steps=30)
