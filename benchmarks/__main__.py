@@ -11,7 +11,16 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks import audit, consume, fence, ledger, produce, sinks, takeover
+from benchmarks import (
+    audit,
+    consume,
+    fence,
+    ledger,
+    partition_leaderships,
+    produce,
+    sinks,
+    takeover,
+)
 from benchmarks.measuring import Figure, broker, versions
 
 Measure = Callable[[str, int], list[Figure]]
@@ -25,6 +34,8 @@ BENCHMARKS: dict[str, tuple[Measure, int]] = {
     "ledger": (ledger.measure, 5),
     "sinks": (sinks.measure, 7),
     "audit": (audit.measure, 3),
+    # The last: the broker goes on working when its partitions are deleted.
+    "partition_leaderships": (partition_leaderships.measure, 5),
 }
 
 README = Path(__file__).parents[1] / "README.md"

@@ -29,7 +29,7 @@ from epochfence.epochs.stamps import STAMP_HEADER
 from support.brokers import KafkaBroker
 from support.election_servers import start_etcd, start_zookeeper
 from support.elections import SOON
-from support.leaders_storm import Storm
+from support.leaders_storm import Door, Storm
 from support.ledgers import unnamed_topics
 from support.plugin import open_broker
 from support.postgres import open_postgres
@@ -80,7 +80,8 @@ def _measured(
     kafka: KafkaBroker, told: dict[str, Any], number: signal.Signals, repeats: int
 ) -> list[float]:
     times_s: list[float] = []
-    with closing(Storm(kafka, unnamed_topics(kafka), told, 2)) as storm:
+    doors = [Door(kafka.bootstrap_servers) for _ in range(2)]
+    with closing(Storm(kafka, unnamed_topics(kafka), told, doors)) as storm:
         consumer = Consumer({**kafka.config, "group.id": "succession"})
         with closing(consumer):
             consumer.assign([TopicPartition(storm.topic, 0, 0)])

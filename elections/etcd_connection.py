@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from etcd3gw.exceptions import (
 from requests.auth import AuthBase
 
 from epochfence.elections.errors import NoAnswerError, PlaceLostError
+from epochfence.elections.http_texts import is_tls_refusal, point_of, shortened
 from epochfence.epochs.errors import MisconfiguredError
 
 T = TypeVar("T")
@@ -34,16 +34,6 @@ _UNIMPLEMENTED, _NOT_LOGGED_IN = 12, 16
 
 #: A token of before a user, a role or a password was changed.
 _OLD_TOKEN = "revision of auth store is old"
-
-#: What of TLS does not pass by itself.
-_TLS_REFUSED = re.compile(
-    r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|CERTIFICATE_REQUIRED"
-    r"|BAD_CERTIFICATE|UNKNOWN_CA|HTTPS server"
-)
-
-#: What matters in a long text of requests.
-_POINT = re.compile(r"\[(?:Errno -?\d+|SSL\b[^]]*)\] [^'\")]+|Remote end [^'\")]+")
-_MAX_TEXT = 200
 
 
 @dataclass(frozen=True)
@@ -160,7 +150,7 @@ class EtcdConnection:
                 ValueError,
                 TypeError,
             ) as error:
-                said = _shortened(f"{type(error).__name__}: {error}")
+                said = shortened(f"{type(error).__name__}: {error}")
                 reasons[f"an answer that cannot be read ({said})"] = None
             # The next one, from now on: this one may be down for long.
             self._clients.append(self._clients.pop(0))
@@ -197,9 +187,9 @@ class EtcdConnection:
     def _reason(self, error: Etcd3Exception) -> str:
         """Why there is no answer now; raises where asking again would be no use."""
         code, said = _said(error)
-        if _TLS_REFUSED.search(said):
+        if is_tls_refusal(said):
             raise MisconfiguredError(
-                "endpoints", ..., f"no secure connection: {_point(said)}",
+                "endpoints", ..., f"no secure connection: {point_of(said)}",
                 "Give http:// or https:// as the server has it, for https the "
                 "authority that signed its certificate (ca=...), and where it asks for "
                 "one, a certificate of this client (cert=..., key=...).",
@@ -216,18 +206,18 @@ class EtcdConnection:
         if isinstance(error, ConnectionTimeoutError):
             return f"no answer within {self._answer_s:g} s"
         if isinstance(error, ConnectionFailedError):
-            return _point(said)
+            return point_of(said)
         is_strange = isinstance(error, ApiVersionDiscoveryFailedError) or (
             code is None and not isinstance(error, InternalServerError)
         )
         if is_strange or code == _UNIMPLEMENTED:
             raise MisconfiguredError(
                 "endpoints", ..., f"what answers there is not the JSON gateway of "
-                f"etcd 3.4 or later: {_shortened(said)}",
+                f"etcd 3.4 or later: {shortened(said)}",
                 "Give the servers' client addresses; etcd serves the gateway there "
                 "unless it was started with --enable-grpc-gateway=false.",
             ) from error  # fmt: skip
-        return _shortened(said)
+        return shortened(said)
 
     def close(self) -> None:
         """Close what is open to the servers."""
@@ -242,13 +232,3 @@ def _said(error: Etcd3Exception) -> tuple[int | None, str]:
         return int(answer["code"]), str(answer["message"])
     except (ValueError, KeyError, TypeError):
         return None, text
-
-
-def _point(text: str) -> str:
-    found = _POINT.search(text)
-    return _shortened(found.group() if found else text)
-
-
-def _shortened(text: str) -> str:
-    text = " ".join(text.split()).rstrip(".")
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"

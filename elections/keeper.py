@@ -43,7 +43,8 @@ class Keeper:
     Args:
         confirm: Asks the server; False: the place is gone. On a thread of its own.
         lasts_s: How long the server keeps a place that it hears nothing of.
-        asked_at: When the question was sent by which the place was got (`now_s`).
+        asked_at: When the question was sent by which the place was got (`now_s`);
+            `math.inf` if it was not got yet: then `confirmed` tells.
         on_end: Called when the place is over, once, on any thread; not after `stop`.
     """
 

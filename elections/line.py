@@ -1,4 +1,7 @@
-"""Elections in which candidates stand in a line: whoever is first in it is elected."""
+"""Elections in which candidates have a place, and whoever has the first is elected.
+
+As a rule they stand in a line. Where the server keeps none, there is one place to have.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ _AGAIN_S = 0.1
 
 
 class Place(ABC):
-    """A place in the line, got a moment ago. Errors are those of `elections.errors`.
+    """A place, got a moment ago. Errors are those of `elections.errors`.
 
     Attributes:
         keeper: Keeps it alive.
-        number: The server's own number of the moment at which the place was got.
+        number: The server's own, higher with each place that was first.
     """
 
     keeper: Keeper
@@ -29,11 +32,11 @@ class Place(ABC):
 
     @abstractmethod
     def is_first(self) -> bool:
-        """Whether nobody stands before it. Asks the server."""
+        """Whether it is the first, or is now. Asks the server."""
 
     @abstractmethod
     def wait(self, timeout_s: float) -> None:
-        """Wait until whoever stands right before it may be gone, or it is over."""
+        """Wait until whoever is right before it may be gone, or it is over."""
 
     @abstractmethod
     def leave(self) -> None:
@@ -41,7 +44,7 @@ class Place(ABC):
 
 
 class LineElection(Candidate):
-    """An election in which the candidate that came first is elected."""
+    """An election in which the candidate with the first place is elected."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +54,7 @@ class LineElection(Candidate):
 
     @abstractmethod
     def _join(self, on_end: Callable[[Place], None]) -> Place:
-        """Get a place at the end of the line."""
+        """Get a place behind all others."""
 
     @property
     @abstractmethod

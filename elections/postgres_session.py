@@ -1,4 +1,4 @@
-"""A session of PostgreSQL that may hold one advisory lock, and never waits for long.
+"""A session of PostgreSQL that never waits for long; it may hold one advisory lock.
 
 Its questions go by libpq's own calls: those of a psycopg connection wait for an answer
 without an end, and a server that stands still (its system acknowledges every packet)
@@ -53,27 +53,28 @@ _REFUSED = re.compile(
 )
 
 
+#: As the server spells the values; None for NULL.
+Rows = list[tuple[bytes | None, ...]]
+
+
 class SessionLostError(Exception):
     """The session is over, or does not answer; whatever it held is another's."""
 
 
-class LockSession:
+class Session:
     """One session, used by one thread at a time.
 
     Args:
         conninfo: The server.
-        key: The lock's.
         name: Names the session, for people who look at the server.
-        silence_s: How long the session may be silent before the server ends it, and
-            before this side gives it up.
+        silence_s: How long nothing may be answered before this side gives it up.
 
     Raises:
-        SessionLostError: The server does not answer, or is not one to elect by now.
+        SessionLostError: The server does not answer.
         MisconfiguredError: It refuses, and would refuse again.
     """
 
-    def __init__(self, conninfo: str, key: int, name: str, silence_s: float) -> None:
-        self._key = key
+    def __init__(self, conninfo: str, name: str, silence_s: float) -> None:
         self._silence_s = silence_s
         #: Set by whoever wants no answers any more.
         self.is_given_up = threading.Event()
@@ -81,54 +82,27 @@ class LockSession:
         self._libpq = self._connection.pgconn
         self._asked_at = time.monotonic()
         info = self._connection.info
-        #: Where the lock is: it is one database's.
+        #: Where it is: a server's database.
         self.place = f"{info.host}:{info.port}/{info.dbname}"
-        try:
-            self._prepare()
-        except BaseException:
-            self.close()
-            raise
 
-    def _prepare(self) -> None:
-        if self._libpq.server_version >= _IDLE_TIMEOUT_VERSION:
-            self._ask(f"SET idle_session_timeout = {ceil(self._silence_s * 1000)}")
-        else:
-            _log.warning(
-                "PostgreSQL before 14 does not end silent sessions: a leader that is "
-                "stopped, or cut off, stays elected until its connection breaks"
-            )
-        if self._ask(_IS_STANDBY):
-            raise SessionLostError("it is a standby, whose locks are not the primary's")
-
-    def try_lock(self) -> bool:
-        """Take the lock if nobody has it.
-
-        Raises:
-            SessionLostError: No answer; the session has to be closed.
-            MisconfiguredError: The server refuses, and would refuse again.
-        """
-        return self._ask(_TRY_LOCK.format(key=self._key))
-
-    def has_lock(self) -> bool:
-        """Whether this session has the lock, as the server says.
-
-        Raises:
-            SessionLostError: No answer; the session has to be closed.
-            MisconfiguredError: The server refuses, and would refuse again.
-        """
-        bits = self._key % 2**64
-        return self._ask(_HAS_LOCK.format(high=bits >> 32, low=bits % 2**32))
-
-    def _ask(self, statement: str) -> bool:
-        """The answer to a question of one truth value; False to any other.
+    def ask(self, statement: str, *parameters: str) -> Rows:
+        """The rows of an answer, none of a command.
 
         It has to come before the server may take the session for silent, counted from
         the last question that was answered.
+
+        Raises:
+            SessionLostError: No answer; the session has to be closed.
+            psycopg.Error: The server refuses, and would refuse again.
         """
         asked_at = time.monotonic()
         deadline = self._asked_at + self._silence_s
         try:
-            self._libpq.send_query(statement.encode())
+            if parameters:
+                given = [parameter.encode() for parameter in parameters]
+                self._libpq.send_query_params(statement.encode(), given)
+            else:
+                self._libpq.send_query(statement.encode())
             while self._libpq.flush():
                 self._wait(deadline, selectors.EVENT_READ | selectors.EVENT_WRITE)
                 self._libpq.consume_input()
@@ -136,14 +110,11 @@ class LockSession:
             if time.monotonic() > deadline:  # this process was stopped meanwhile
                 raise SessionLostError(f"no answer within {self._silence_s:g} s")
             self._asked_at = asked_at
-            return [_truth_of(result) for result in results][-1:] == [True]
+            return [row for result in results for row in _rows_of(result)]
         except psycopg.Error as error:
             if passes(error):
-                raise SessionLostError(_text(error)) from error
-            raise MisconfiguredError(
-                "connect", ..., f"the server refuses the election: {_text(error)}",
-                "Connect as a role that may use advisory locks.",
-            ) from error  # fmt: skip
+                raise SessionLostError(text_of(error)) from error
+            raise
 
     def _results(self, deadline: float) -> list[PGresult]:
         results: list[PGresult] = []
@@ -172,6 +143,71 @@ class LockSession:
         self._connection.close()
 
 
+class LockSession(Session):
+    """A session that may hold an advisory lock.
+
+    Args:
+        conninfo: The server.
+        key: The lock's.
+        name: Names the session, for people who look at the server.
+        silence_s: How long the session may be silent before the server ends it, and
+            before this side gives it up.
+
+    Raises:
+        SessionLostError: The server does not answer, or is not one to elect by now.
+        MisconfiguredError: It refuses, and would refuse again.
+    """
+
+    def __init__(self, conninfo: str, key: int, name: str, silence_s: float) -> None:
+        super().__init__(conninfo, name, silence_s)
+        self._key = key
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self) -> None:
+        if self._libpq.server_version >= _IDLE_TIMEOUT_VERSION:
+            self._is_so(f"SET idle_session_timeout = {ceil(self._silence_s * 1000)}")
+        else:
+            _log.warning(
+                "PostgreSQL before 14 does not end silent sessions: a leader that is "
+                "stopped, or cut off, stays elected until its connection breaks"
+            )
+        if self._is_so(_IS_STANDBY):
+            raise SessionLostError("it is a standby, whose locks are not the primary's")
+
+    def try_lock(self) -> bool:
+        """Take the lock if nobody has it.
+
+        Raises:
+            SessionLostError: No answer; the session has to be closed.
+            MisconfiguredError: The server refuses, and would refuse again.
+        """
+        return self._is_so(_TRY_LOCK.format(key=self._key))
+
+    def has_lock(self) -> bool:
+        """Whether this session has the lock, as the server says.
+
+        Raises:
+            SessionLostError: No answer; the session has to be closed.
+            MisconfiguredError: The server refuses, and would refuse again.
+        """
+        bits = self._key % 2**64
+        return self._is_so(_HAS_LOCK.format(high=bits >> 32, low=bits % 2**32))
+
+    def _is_so(self, statement: str) -> bool:
+        """The answer to a question of one truth value; False to any other."""
+        try:
+            return self.ask(statement) == [(b"t",)]
+        except psycopg.Error as error:
+            raise MisconfiguredError(
+                "connect", ..., f"the server refuses the election: {text_of(error)}",
+                "Connect as a role that may use advisory locks.",
+            ) from error  # fmt: skip
+
+
 def _connect(conninfo: str, name: str, timeout_s: float) -> psycopg.Connection[object]:
     limited = conninfo_with_limits(conninfo, timeout_s)
     if "application_name" not in conninfo_to_dict(limited):
@@ -180,18 +216,21 @@ def _connect(conninfo: str, name: str, timeout_s: float) -> psycopg.Connection[o
         return psycopg.connect(limited, autocommit=True)
     except psycopg.Error as error:
         if passes(error) and not _REFUSED.search(str(error)):
-            raise SessionLostError(_text(error)) from error
+            raise SessionLostError(text_of(error)) from error
         raise MisconfiguredError(
-            "connect", ..., f"the server refuses the connection: {_text(error)}",
+            "connect", ..., f"the server refuses the connection: {text_of(error)}",
             "Give a role and a database that are there, and what the role logs in by.",
         ) from error  # fmt: skip
 
 
-def _truth_of(result: PGresult) -> bool:
+def _rows_of(result: PGresult) -> Rows:
     if result.status == ExecStatus.TUPLES_OK:
-        return result.get_value(0, 0) == b"t"
+        return [
+            tuple(result.get_value(row, column) for column in range(result.nfields))
+            for row in range(result.ntuples)
+        ]
     if result.status == ExecStatus.COMMAND_OK:
-        return False
+        return []
     state = result.error_field(DiagnosticField.SQLSTATE) or b""
     said = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b""
     try:
@@ -201,5 +240,6 @@ def _truth_of(result: PGresult) -> bool:
     raise kind(said.decode(errors="replace"))
 
 
-def _text(error: psycopg.Error) -> str:
+def text_of(error: psycopg.Error) -> str:
+    """What the server says, in one line."""
     return " ".join(str(error).split()).rstrip(".")

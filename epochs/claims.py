@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from epochfence.epochs import schemas
-from epochfence.epochs.errors import ClaimLost, EpochExhausted, MisconfiguredError
+from epochfence.epochs.errors import (
+    ClaimLost,
+    EpochExhausted,
+    LedgerRegressed,
+    MisconfiguredError,
+)
 from epochfence.epochs.values import MAX_EPOCH, Claim, check_epoch
 
 #: The broker's default limit of a record is 1 MB; a claim stays far below.
@@ -98,37 +103,46 @@ def plan_epoch(
         seen: The latest epoch that the candidate saw before its election, 0 for
             none: it claims the one after it, and loses to whoever claimed since.
         at_least: Asks for a jump to this epoch, where the next one is below it.
-        exactly: Claims this epoch: one that comes from elsewhere.
+        exactly: Claims this epoch: one that comes from elsewhere. With `seen` too, it
+            loses to whoever claimed since, whatever the numbers.
         allow_jump: Allows a jump over more than 2^32 epochs.
 
     Raises:
         ClaimLost: The epoch to claim is not above the latest: no need to ask.
+        LedgerRegressed: With `exactly`: the ledger is below what was seen of it.
         EpochExhausted: No higher epoch exists.
         MisconfiguredError: Contradicting or impossible arguments, or a huge jump
             that was not allowed.
     """
     given = {"seen": seen, "at_least": at_least, "exactly": exactly}
     named = [name for name, number in given.items() if number is not None]
-    if len(named) > 1:
+    if len(named) > 1 and named != ["seen", "exactly"]:
         raise MisconfiguredError(
             " and ".join(named), tuple(given[name] for name in named),
             "each of them says which epoch to claim", "Give one of them.",
         )  # fmt: skip
     latest_epoch = 0 if latest is None else latest.epoch
+    before = None if seen is None else check_epoch(seen, "seen", lowest=0)
+    is_late = False
     if exactly is not None:
         epoch = check_epoch(exactly, "exactly")
-    elif seen is not None:
-        epoch = check_epoch(seen, "seen", lowest=0) + 1
+        if before is not None and latest_epoch < before:
+            raise LedgerRegressed(scope, latest_epoch, before)
+        is_late = before is not None and latest_epoch > before
+    elif before is not None:
+        epoch = before + 1
     else:
         epoch = latest_epoch + 1
         if at_least is not None:
             epoch = max(epoch, check_epoch(at_least, "at_least"))
-    if latest is not None and epoch <= latest_epoch:
-        raise ClaimLost(scope, epoch, latest_epoch, latest.holder)
+    if latest is not None and (is_late or epoch <= latest_epoch):
+        granted_before = latest_epoch if before is None else before
+        is_exact = exactly is not None and epoch <= granted_before
+        raise ClaimLost(scope, epoch, latest_epoch, latest.holder, is_exact)
     if epoch > MAX_EPOCH:
         raise EpochExhausted(scope, epoch - 1)
     if epoch - latest_epoch > MAX_UNASKED_JUMP and not allow_jump:
-        setting = named[0] if named else "epoch"
+        setting = named[-1] if named else "epoch"
         raise MisconfiguredError(
             setting, given.get(setting, epoch),
             f"a jump from epoch {latest_epoch} to {epoch}, over more than 2^32 "

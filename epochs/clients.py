@@ -14,6 +14,7 @@ from epochfence.epochs.connection import (
     LastError,
     appending_producer,
     group_consumer,
+    has_member,
     has_member_with,
     transactional_producer,
     writing_producer,
@@ -25,7 +26,13 @@ from epochfence.epochs.topics import TopicKeeper
 
 
 class Clients:
-    """Opens clients of Kafka. What is raised, the classes and functions named tell."""
+    """Opens clients of Kafka. What is raised, the classes and functions named tell.
+
+    Attributes:
+        can_add_partitions: Whether topics may get more partitions while they are used.
+    """
+
+    can_add_partitions = True
 
     def appending_producer(self, config: Config, last_error: LastError) -> Producer:
         """As `connection.appending_producer`."""
@@ -65,6 +72,12 @@ class Clients:
     ) -> bool:
         """As `connection.has_member_with`."""
         return has_member_with(config, group, topic, partition, timeout_s)
+
+    def has_member(
+        self, config: Config, group: str, member_id: str, timeout_s: float
+    ) -> bool:
+        """As `connection.has_member`."""
+        return has_member(config, group, member_id, timeout_s)
 
     def synced_log(
         self,

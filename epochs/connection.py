@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, MemberDescription
 
 from epochfence.epochs.errors import MisconfiguredError
 
@@ -349,14 +349,28 @@ def has_member_with(
     Raises:
         KafkaException: There was none.
     """
+    return any(
+        (tp.topic, tp.partition) == (topic, partition)
+        for member in _members(config, group, timeout_s)
+        for tp in member.assignment.topic_partitions
+    )
+
+
+def has_member(config: Config, group: str, member_id: str, timeout_s: float) -> bool:
+    """Whether somebody is a member of a group, as its broker has it.
+
+    Raises:
+        KafkaException: There was no answer.
+    """
+    members = _members(config, group, timeout_s)
+    return any(member.member_id == member_id for member in members)
+
+
+def _members(config: Config, group: str, timeout_s: float) -> list[MemberDescription]:
     admin = admin_client(config, LastError(config))
     answers = admin.describe_consumer_groups([group], request_timeout=timeout_s)
     try:
-        described = answers[group].result(timeout_s + 1)
+        members: list[MemberDescription] = answers[group].result(timeout_s + 1).members
     except FutureTimeout as error:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
-    return any(
-        (tp.topic, tp.partition) == (topic, partition)
-        for member in described.members
-        for tp in member.assignment.topic_partitions
-    )
+    return members

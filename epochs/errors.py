@@ -50,14 +50,28 @@ class ClaimLost(EpochfenceError):
     """Somebody else leads. Follow, or campaign again.
 
     The claim came too late, or it won and was followed by another at once.
+
+    Attributes:
+        is_exact: Whether the claimed epoch came from elsewhere (`exactly`), and is not
+            above what had been granted before.
     """
 
     scope: str
     claimed_epoch: int
     latest_epoch: int
     holder: str
+    is_exact: bool = False
 
     def __str__(self) -> str:
+        if self.is_exact:
+            return (
+                f"the claim to epoch {self.claimed_epoch} of scope {self.scope!r}, a "
+                f"number from elsewhere, does not lead: "
+                f"{_led_by(self.latest_epoch, self.holder)}. If that leader is at "
+                f"work, follow it. Else what gives these numbers has fallen behind the "
+                f"ledger (restored, reset or made anew), or gave one twice: set it "
+                f"above {self.latest_epoch}, or claim without a number of its own."
+            )
         return (
             f"the claim to epoch {self.claimed_epoch} of scope {self.scope!r} does not "
             f"lead: {_led_by(self.latest_epoch, self.holder)}. Follow that leader, or "
@@ -188,6 +202,41 @@ class ElectionUnavailable(EpochfenceError):
             f"the election {self.election} is not to be reached: {self.reason}. "
             f"Nothing was decided: try again. Who leads goes on leading, as long as "
             f"the ledger says so."
+        )
+
+
+@dataclass(eq=False)
+class NotAssigned(EpochfenceError):
+    """A partition is not this process's now. Drop what it began there; poll on."""
+
+    topic: str
+    partition: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}[{self.partition}] is not this process's: {self.reason}. "
+            f"Drop what was read of it, and go on polling the consumer: it says which "
+            f"partitions are assigned."
+        )
+
+
+@dataclass(eq=False)
+class EpochUnavailable(EpochfenceError):
+    """What gives the epochs of a scope does not answer now. Try again.
+
+    Attributes:
+        source: Names it: its kind, where it is, what it counts.
+        reason: What it says, or does not.
+    """
+
+    source: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"there is no epoch to be had from {self.source}: {self.reason}. Nothing "
+            f"was claimed: try again."
         )
 
 

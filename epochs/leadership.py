@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from epochfence.epochs.errors import EpochfenceError
 from epochfence.epochs.stamps import encode_stamp
 from epochfence.epochs.values import Claim, Stamp
 
@@ -77,3 +78,18 @@ class Leadership:
             LedgerRegressed: The ledger has lost this grant.
         """
         self._verify(self, timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What became of claims to several scopes: each is in one of the two.
+
+    Attributes:
+        won: The leaderships, by scope.
+        failed: What went wrong with the other claims, by scope: `ClaimLost`,
+            `ClaimUnknown`, `LedgerUnavailable` or `EpochExhausted`, as `Ledger.claim`
+            raises them.
+    """
+
+    won: Mapping[str, Leadership]
+    failed: Mapping[str, EpochfenceError]

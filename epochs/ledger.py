@@ -5,26 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from secrets import token_hex
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import MappingProxyType, TracebackType
 from typing import IO, Any, NoReturn
 
-from epochfence.epochs.claims import (
-    checked_texts,
-    checked_value,
-    claim_key,
-    claim_to_json,
-    plan_epoch,
-)
+from epochfence.epochs.claiming import Claiming, checked_scopes, checked_seen
+from epochfence.epochs.claims import checked_texts, claim_to_json, plan_epoch
 from epochfence.epochs.clients import KAFKA, Clients
 from epochfence.epochs.connection import Config
 from epochfence.epochs.deadlines import deadline_after, time_left
 from epochfence.epochs.errors import (
     ClaimLost,
-    ClaimUnknown,
     Deposed,
+    EpochExhausted,
     EpochfenceError,
     LedgerClosed,
     LedgerRegressed,
@@ -33,13 +27,9 @@ from epochfence.epochs.errors import (
     TopicUnavailable,
 )
 from epochfence.epochs.grant_follower import GrantFollower
-from epochfence.epochs.leadership import Leadership
+from epochfence.epochs.leadership import Claimed, Leadership
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.table import Table
-from epochfence.epochs.topic_log import (
-    AppendRefusedError,
-    AppendUnknownError,
-)
 from epochfence.epochs.topics import (
     COORDINATION_TOPIC,
     TABLE_TOPIC,
@@ -131,6 +121,12 @@ class Ledger:
                 self._keeper,
                 before_reload=self._before_reload,
                 unavailable=self._unavailable,
+            )
+            self._claiming = Claiming(
+                self._log,
+                self._follower,
+                coordination_topic,
+                lambda claim: Leadership(claim, self.verify, self.origin),
             )
         except BaseException as error:
             if self._table is not None:
@@ -328,7 +324,9 @@ class Ledger:
                 none: the claim is to the one after it, and loses to whoever claimed
                 since. None: the latest is read now.
             at_least: Jump to this epoch, where the next one is below it.
-            exactly: Claim this very epoch: one that comes from elsewhere.
+            exactly: Claim this very epoch: one that comes from elsewhere. Give `seen`
+                as well, and the claim loses to whoever claimed since, even if it took
+                a lower number.
             allow_jump: Allow a jump over more than 2^32 epochs.
             attributes: Text pairs for whoever asks who leads.
             timeout_s: How long to wait for the answer.
@@ -349,65 +347,78 @@ class Ledger:
         texts = checked_texts(holder, attributes)
         self._log.read_to_end(deadline)
         self._check_floor_to_claim(scope, at_least)
-        latest = self.state.latest(scope)
-        claim = Claim(
-            scope=scope,
-            epoch=plan_epoch(
-                scope,
-                latest,
-                seen=seen,
-                at_least=at_least,
-                exactly=exactly,
-                allow_jump=allow_jump,
-            ),
-            previous=0 if latest is None else latest.epoch,
-            grant_id=token_hex(8),
-            holder=holder,
-            claimed_at=time.time_ns() // 1_000_000,
-            attributes=texts,
+        plan = partial(
+            plan_epoch,
+            seen=seen,
+            at_least=at_least,
+            exactly=exactly,
+            allow_jump=allow_jump,
         )
-        self._append_claim(claim, deadline)
-        return self._outcome(claim)
+        asked = self._claiming.asked(scope, plan, holder, texts)
+        outcome = self._claiming.append([asked], deadline)[0]
+        if isinstance(outcome, EpochfenceError):
+            raise outcome
+        return outcome
+
+    def claim_all(
+        self,
+        scopes: Iterable[str],
+        *,
+        holder: str,
+        seen: Mapping[str, int] | None = None,
+        attributes: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Claimed:
+        """Ask for the next epochs of many scopes at once, of each as `claim` does.
+
+        That takes two reads of the ledger, however many scopes there are. A claim that
+        is lost, or whose outcome is not known, says nothing of the others.
+
+        Args:
+            scopes: What to lead; one that is named twice counts once.
+            holder: Names this process, for people.
+            seen: The latest epoch of each scope that was seen before it became this
+                process's, 0 for none, as for `claim`. Of a scope that is not named,
+                the latest is read now.
+            attributes: Text pairs for whoever asks who leads.
+            timeout_s: How long to wait for all of the answers.
+
+        Raises:
+            LedgerUnavailable: Nothing was claimed, the ledger cannot be read.
+            TableUnavailable, LedgerRegressed: As `claim`; nothing was claimed.
+            MisconfiguredError: An argument, or a setting of the topic, is wrong:
+                nothing was claimed.
+        """
+        deadline = self._deadline(timeout_s)
+        self.check_open()
+        names = checked_scopes(scopes)
+        seen = checked_seen(seen)
+        texts = checked_texts(holder, attributes)
+        self._log.read_to_end(deadline)
+        self._follower.check_floor()
+        asked: list[Claim] = []
+        failed: dict[str, EpochfenceError] = {}
+        for scope in names:
+            plan = partial(plan_epoch, seen=seen.get(scope))
+            try:
+                asked.append(self._claiming.asked(scope, plan, holder, texts))
+            except (ClaimLost, EpochExhausted) as error:
+                failed[scope] = error
+        won: dict[str, Leadership] = {}
+        for claim, outcome in zip(
+            asked, self._claiming.append(asked, deadline), strict=True
+        ):
+            if isinstance(outcome, Leadership):
+                won[claim.scope] = outcome
+            else:
+                failed[claim.scope] = outcome
+        return Claimed(MappingProxyType(won), MappingProxyType(failed))
 
     def _check_floor_to_claim(self, scope: str, at_least: int | None) -> None:
         """A regress stops every claim, but the one that raises its scope above it."""
         floor = self._follower.floor_of(scope)
         if at_least is None or at_least <= floor:
             self._follower.check_floor()
-
-    def _append_claim(self, claim: Claim, deadline: float) -> None:
-        value = checked_value(claim)
-        unknown = ""
-        try:
-            self._log.append(claim_key(claim), value, deadline, discard=True)
-        except AppendRefusedError as error:
-            raise LedgerUnavailable(
-                self.coordination_topic, f"the claim was refused: {error}"
-            ) from error
-        except AppendUnknownError as error:
-            unknown = str(error)
-        if not unknown:
-            try:
-                # Not only up to the claim: a claimant that was stopped in between
-                # should hear of its successors, or that the topic was made anew.
-                self._log.read_to_end(deadline)
-            except EpochfenceError as error:
-                unknown = f"it was written, but then: {error}".rstrip(".")
-        if unknown:
-            raise ClaimUnknown(claim.scope, claim.epoch, claim.grant_id, unknown)
-
-    def _outcome(self, claim: Claim) -> Leadership:
-        latest = self._follower.state.latest(claim.scope)
-        if latest is not None and latest.grant_id == claim.grant_id:
-            return Leadership(claim, self.verify, self.origin)
-        if latest is None or latest.epoch < claim.epoch:
-            raise ClaimUnknown(
-                claim.scope,
-                claim.epoch,
-                claim.grant_id,
-                "it was acknowledged, but is not in the log",
-            )
-        raise ClaimLost(claim.scope, claim.epoch, latest.epoch, latest.holder)
 
     # For the producers and consumers that go by this ledger.
 

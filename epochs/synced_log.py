@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from epochfence.epochs.coalesce import Coalesced
 from epochfence.epochs.connection import Config
 from epochfence.epochs.deadlines import time_left
 from epochfence.epochs.errors import EpochfenceError, TopicUnavailable
-from epochfence.epochs.topic_log import Follower, ReadingStoppedError, TopicLog
+from epochfence.epochs.topic_log import (
+    Appended,
+    Follower,
+    ReadingStoppedError,
+    TopicLog,
+)
 from epochfence.epochs.topics import TopicKeeper
 
 _log = logging.getLogger(__name__)
@@ -70,6 +75,16 @@ class SyncedLog:
     ) -> None:
         """Append a record, as `TopicLog.append`, which tells what is raised."""
         self._log.append(key, value, deadline, discard=discard)
+
+    def append_all(
+        self,
+        records: Sequence[tuple[bytes, bytes | None]],
+        deadline: float,
+        *,
+        discard: bool = False,
+    ) -> list[Appended]:
+        """Append records, as `TopicLog.append_all`."""
+        return self._log.append_all(records, deadline, discard=discard)
 
     def check_reading(self) -> None:
         """Raise the error for a log that is not followed any more; else return."""

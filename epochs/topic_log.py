@@ -10,7 +10,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from secrets import token_hex
 from typing import Protocol
 
@@ -66,6 +67,10 @@ class AppendRefusedError(Exception):
 
 class AppendUnknownError(Exception):
     """Nobody knows whether the record was stored."""
+
+
+#: A record's offset, or why it has none.
+Appended = int | AppendRefusedError | AppendUnknownError
 
 
 class ReadingStoppedError(Exception):
@@ -152,39 +157,84 @@ class TopicLog:
             AppendRefusedError: It was certainly not stored.
             AppendUnknownError: It may have been stored, or may still be.
         """
+        outcome = self.append_all([(key, value)], deadline, discard=discard)[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def append_all(
+        self,
+        records: Sequence[tuple[bytes, bytes | None]],
+        deadline: float,
+        *,
+        discard: bool = False,
+    ) -> list[Appended]:
+        """Append records, none of which waits for the answer to another.
+
+        They are sent one by one all the same, in this order. What becomes of one says
+        nothing of the others.
+
+        Args:
+            records: Keys and values.
+            deadline: By `time.monotonic()`.
+            discard: As for `append`.
+
+        Returns:
+            For each, its offset, or the error that `append` would raise.
+        """
         producer = self._producer
         if producer is None:
-            raise AppendRefusedError("it was closed")
-        reports: list[tuple[KafkaError | None, Message]] = []
-        try:
-            producer.produce(
-                self._topic,
-                value,
-                key,
-                PARTITION,
-                on_delivery=lambda error, message: reports.append((error, message)),
-            )
-        except (KafkaException, BufferError) as error:
-            self._replace_if_fatal(producer, error.args[0])
-            raise AppendRefusedError(str(error)) from error
-        while not reports:
+            return [AppendRefusedError("it was closed") for _ in records]
+        reports: dict[int, tuple[KafkaError | None, int | None]] = {}
+
+        def report(number: int, error: KafkaError | None, message: Message) -> None:
+            reports[number] = error, message.offset()
+
+        unsent: dict[int, AppendRefusedError] = {}
+        for number, (key, value) in enumerate(records):
+            try:
+                producer.produce(
+                    self._topic,
+                    value,
+                    key,
+                    PARTITION,
+                    on_delivery=partial(report, number),
+                )
+            except (KafkaException, BufferError) as error:
+                self._replace_if_fatal(producer, error.args[0])
+                unsent[number] = AppendRefusedError(str(error))
+                unsent[number].__cause__ = error
+        while len(reports) + len(unsent) < len(records):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 if discard:
                     # Others may wait for records of theirs: nothing is purged. The
                     # client goes, with what it still holds, when nobody uses it.
                     self._replace_producer(producer)
-                reason = self._last_error.or_else("no acknowledgement in time")
-                raise AppendUnknownError(reason)
+                break
             producer.poll(min(_SEND_S, remaining))
-        failure, message = reports[0]
+        # A copy: reports go on coming, in whichever thread polls.
+        reported = dict(reports)
+        return [
+            unsent[number]
+            if number in unsent
+            else self._outcome(producer, reported.get(number))
+            for number in range(len(records))
+        ]
+
+    def _outcome(
+        self, producer: Producer, reported: tuple[KafkaError | None, int | None] | None
+    ) -> Appended:
+        if reported is None:
+            reason = self._last_error.or_else("no acknowledgement in time")
+            return AppendUnknownError(reason)
+        failure, offset = reported
         if failure is not None:
             self._replace_if_fatal(producer, failure)
             is_refused = failure.code() in _NOT_STORED
             kind = AppendRefusedError if is_refused else AppendUnknownError
-            raise kind(failure.str())
+            return kind(failure.str())
         self._last_error.clear()
-        offset = message.offset()
         assert offset is not None
         return offset
 

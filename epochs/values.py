@@ -31,11 +31,16 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}\Z")
 _MAX_TIMEOUT_S = 3600.0
 
 
-def check_timeout(timeout_s: float) -> float:
-    """Give `timeout_s` back if one can wait so long; else `MisconfiguredError`."""
+def check_timeout(timeout_s: float, setting: str = "timeout_s") -> float:
+    """Give `timeout_s` back if one can wait so long; else `MisconfiguredError`.
+
+    Args:
+        timeout_s: The seconds to check.
+        setting: What they are called in the error's message.
+    """
     if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= _MAX_TIMEOUT_S:
         raise MisconfiguredError(
-            "timeout_s", timeout_s, "not a time to wait",
+            setting, timeout_s, "not a time to wait",
             f"Use a number of seconds above 0, up to {_MAX_TIMEOUT_S:g}.",
         )  # fmt: skip
     return timeout_s

@@ -25,10 +25,12 @@ from epochfence.epochs.errors import (
     ElectionUnavailable,
     EpochExhausted,
     EpochfenceError,
+    EpochUnavailable,
     LedgerClosed,
     LedgerRegressed,
     LedgerUnavailable,
     MisconfiguredError,
+    NotAssigned,
     SinkFenced,
     SinkUnavailable,
     TableMissing,
@@ -38,7 +40,7 @@ from epochfence.epochs.errors import (
     TransactionUnknown,
 )
 from epochfence.epochs.idempotency import command_key, message_key
-from epochfence.epochs.leadership import Leadership
+from epochfence.epochs.leadership import Claimed, Leadership
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.receipts import Receipt, Receipts, Undelivered
 from epochfence.epochs.settings import FenceSettings
@@ -52,11 +54,20 @@ from epochfence.epochs.values import (
     Stamp,
 )
 from epochfence.epochs.verdicts import Verdict
-from epochfence.leading import Recovered, Tenure, lead
+from epochfence.leading import (
+    AsyncTenure,
+    PartitionLeaderships,
+    Recovered,
+    Tenure,
+    async_lead,
+    lead,
+)
+from epochfence.producers.async_producer import AsyncFencedProducer
 from epochfence.producers.fenced_producer import FencedProducer
 from epochfence.producers.fenced_transactional_producer import (
     FencedTransactionalProducer,
 )
+from epochfence.producers.write_behind import WriteBehind
 
 # A library is silent until its user asks for more.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -90,10 +101,15 @@ __all__ = [
     "FencedTransactionalProducer",
     "FencedConsumer",
     "Fence",
+    "AsyncFencedProducer",
     # The whole life of a leader.
     "lead",
+    "async_lead",
+    "AsyncTenure",
     "Tenure",
     "Recovered",
+    # One leadership for each assigned partition.
+    "PartitionLeaderships",
     # Sinks: the check and the write are one step.
     "SinkRunner",
     "SinkProgress",
@@ -113,6 +129,7 @@ __all__ = [
     "ForeignField",
     # Values.
     "Claim",
+    "Claimed",
     "EpochStart",
     "Position",
     "SinkPosition",
@@ -122,6 +139,7 @@ __all__ = [
     "Receipt",
     "Receipts",
     "Undelivered",
+    "WriteBehind",
     # Errors, by what to do next.
     "EpochfenceError",
     "Deposed",
@@ -132,6 +150,8 @@ __all__ = [
     "TransactionAborted",
     "TransactionUnknown",
     "ElectionUnavailable",
+    "NotAssigned",
+    "EpochUnavailable",
     "LedgerUnavailable",
     "LedgerClosed",
     "TableUnavailable",

@@ -48,6 +48,7 @@ class ElectionChoice(str, Enum):
     postgres = "postgres"
     etcd = "etcd"
     zookeeper = "zookeeper"
+    kubernetes = "kubernetes"
 
 
 @app.callback()
@@ -81,7 +82,8 @@ def run(
         typer.Option(
             metavar="WHERE",
             envvar="EPOCHFENCE_ELECTION_SERVER",
-            help="PostgreSQL's conninfo, or the host:port of etcd or ZooKeeper.",
+            help="PostgreSQL's conninfo, the host:port of etcd or ZooKeeper, or for "
+            "Kubernetes a kubeconfig file, or in-cluster.",
         ),
     ] = None,
     holder: Annotated[
@@ -198,7 +200,9 @@ def _opened(
             return elections.PostgresElection(server, scope)
         if choice is ElectionChoice.etcd:
             return elections.EtcdElection(server, scope)
-        return elections.ZookeeperElection(server, scope)
+        if choice is ElectionChoice.zookeeper:
+            return elections.ZookeeperElection(server, scope)
+        return elections.KubernetesElection(server, scope)
     except ImportError as error:
         raise MisconfiguredError(
             "--election", choice.value, "its client is not installed",

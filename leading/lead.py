@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from types import TracebackType
+from typing import TypeVar
 
 from confluent_kafka import Producer, TopicPartition
 
@@ -22,6 +23,7 @@ from epochfence.epochs.errors import (
     ClaimUnknown,
     Deposed,
     ElectionUnavailable,
+    EpochUnavailable,
     LedgerClosed,
     LedgerUnavailable,
     MisconfiguredError,
@@ -31,7 +33,12 @@ from epochfence.epochs.errors import (
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger, check_ledger
 from epochfence.epochs.settings import FenceSettings
-from epochfence.epochs.values import check_function, check_scope, check_timeout
+from epochfence.epochs.values import (
+    check_epoch,
+    check_function,
+    check_scope,
+    check_timeout,
+)
 from epochfence.leading.recovery import Apply, OnProgress, Recovery
 from epochfence.leading.tenure import State, Tenure
 from epochfence.producers.fenced_producer import FencedProducer
@@ -39,15 +46,21 @@ from epochfence.producers.judging import Settings, settings_of
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 #: Why a candidate waits where nothing is wrong.
 WAITING = "to be elected"
 
 #: Told what it is doing, and why, for people and health checks.
 OnState = Callable[[State, str], object]
 
+#: Gives the number to claim; None, where it has none now.
+NextEpoch = Callable[[], int | None]
+
 #: What passes: it is tried again.
 _PASSING = (
     ElectionUnavailable,
+    EpochUnavailable,
     LedgerUnavailable,
     TableUnavailable,
     TopicUnavailable,
@@ -93,6 +106,12 @@ class lead:
             that is wanted is to lead.
         holder: Names this process, for people.
         attributes: Text pairs for whoever asks who leads, such as an address.
+        epoch: Gives the epoch to claim, where that is a number of another system which
+            only rises (`Ledger.claim(exactly=)`). Called each time the election is won,
+            so it is to be as quick as a lease is short. `EpochUnavailable`, and None,
+            mean that there is none now: both are tried again.
+        allow_jump: Whether such an epoch may be more than 2^32 above the latest, as
+            ZooKeeper's are; it cannot be taken back.
         settings: How the topics' consumers judge, as for `FencedProducer`.
         recover: Gets everything that was admitted up to the own barriers, as lists of
             messages, each partition's in order, before this process leads.
@@ -126,6 +145,8 @@ class lead:
         *,
         holder: str,
         attributes: Mapping[str, str] | None = None,
+        epoch: NextEpoch | None = None,
+        allow_jump: bool = False,
         settings: Settings | None = None,
         recover: Apply | None = None,
         reset: Callable[[], object] | None = None,
@@ -146,10 +167,15 @@ class lead:
             )  # fmt: skip
         for name, function in (
             ("recover", recover), ("reset", reset), ("on_progress", on_progress),
-            ("on_state", on_state), ("new_producer", new_producer),
+            ("on_state", on_state), ("new_producer", new_producer), ("epoch", epoch),
         ):  # fmt: skip
             check_function(name, function)
         checked_texts(holder, attributes)
+        if allow_jump and epoch is None:
+            raise MisconfiguredError(
+                "allow_jump", allow_jump, "without a function `epoch`, none jumps",
+                "Give one, or leave this out.",
+            )  # fmt: skip
         self._config = config
         self._ledger = ledger
         self._election = election
@@ -157,6 +183,8 @@ class lead:
         self._topics = _checked_topics(topics)
         self._holder = holder
         self._attributes = attributes
+        self._epoch = _told(epoch, EpochUnavailable)
+        self._allow_jump = allow_jump
         self._settings = settings
         if settings is None:
             settings = FenceSettings([scope], unstamped="quarantine")
@@ -191,6 +219,8 @@ class lead:
         # The latest epoch before the election that goes on; None: to be read.
         self._seen: int | None = None
         self._wait_s = _FIRST_WAIT_S
+        # The latest epoch when the number to claim was not above it.
+        self._behind: int | None = None
 
     @property
     def state(self) -> State:
@@ -210,8 +240,9 @@ class lead:
             RuntimeError: It was told to stop before.
             LedgerRegressed, EpochExhausted: An operator decides.
             LedgerClosed: The ledger was closed.
-            MisconfiguredError: A setting is wrong, or there is no such topic.
-            Exception: Whatever `recover` raises.
+            MisconfiguredError: A setting is wrong, there is no such topic, or what
+                `epoch` gives is no epoch.
+            Exception: Whatever `recover` raises, or `epoch`.
         """
         try:
             tenure = self._take()
@@ -249,7 +280,7 @@ class lead:
         Raises:
             Exception: What `work` raises; and as entering it as a context does.
         """
-        with _stopped_by_signals(self) if handles_signals else nullcontext():
+        with stopped_by_signals(self) if handles_signals else nullcontext():
             try:
                 while not self._is_stopping:
                     tenure = self._take()
@@ -299,6 +330,8 @@ class lead:
                 raise
             except (ClaimLost, Deposed, *_PASSING) as error:
                 # Whoever slept, or cannot lead, must not keep others from it.
+                if isinstance(error, ClaimLost) and error.is_exact:
+                    self._behind = error.latest_epoch
                 self._give_up()
                 self._tell("waiting", str(error))
                 _log.warning(
@@ -326,13 +359,18 @@ class lead:
         if self._is_standby:
             self._opened().follow(_FOLLOW_S)
         if not self._election.campaign(0 if self._is_standby else _CAMPAIGN_S):
-            self._wait_s = _FIRST_WAIT_S  # all is well, but for not being the first
+            # All is well, but for not being the first; unless that one, too, has only
+            # numbers that somebody has led with.
+            if seen != self._behind:
+                self._wait_s = _FIRST_WAIT_S
             return None
         self._tell("taking-over", f"elected, epoch {seen} is the latest")
         leadership = self._ledger.claim(
             self._scope,
             holder=self._holder,
             seen=seen,
+            exactly=self._number(),
+            allow_jump=self._allow_jump,
             attributes=self._attributes,
             timeout_s=self._timeout_s,
         )
@@ -358,6 +396,20 @@ class lead:
         except LedgerUnavailable:
             state = self._ledger.refresh(self._timeout_s)  # its reader has stopped
         return state.epoch_of(self._scope)
+
+    def _number(self) -> int | None:
+        """The epoch that the application gives, if it does.
+
+        Asked for by whoever is elected, so that it is above that of whoever was before.
+        """
+        if self._epoch is None:
+            return None
+        number = self._epoch()
+        if number is None:
+            raise EpochUnavailable(
+                "the function `epoch`", "it gave None: the office may be lost again"
+            )
+        return check_epoch(number)
 
     def _made(self, leadership: Leadership) -> FencedProducer:
         return FencedProducer(
@@ -490,14 +542,21 @@ class _UserError(Exception):
         self.error = error
 
 
-def _told(function: Callable[..., object] | None) -> Callable[..., object] | None:
-    """The function of an application, whose errors are not taken for ours."""
+def _told(
+    function: Callable[..., T] | None, *ours: type[Exception]
+) -> Callable[..., T] | None:
+    """The function of an application, whose errors are not taken for ours.
+
+    Those that it raises in our name (`ours`) are.
+    """
     if function is None:
         return None
 
-    def told(*arguments: object) -> object:
+    def told(*arguments: object) -> T:
         try:
             return function(*arguments)
+        except ours:
+            raise
         except Exception as error:
             raise _UserError(error) from error
 
@@ -505,7 +564,8 @@ def _told(function: Callable[..., object] | None) -> Callable[..., object] | Non
 
 
 @contextmanager
-def _stopped_by_signals(leading: lead) -> Generator[None, None, None]:
+def stopped_by_signals(leading: lead) -> Generator[None, None, None]:
+    """Have SIGINT and SIGTERM stop it, once, where this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

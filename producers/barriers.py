@@ -12,7 +12,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from epochfence.epochs.clients import KAFKA, Clients
 from epochfence.epochs.connection import Config, LastError
 from epochfence.epochs.deadlines import time_left
-from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
+from epochfence.epochs.errors import (
+    EpochfenceError,
+    MisconfiguredError,
+    TopicUnavailable,
+)
+from epochfence.epochs.full_queue import when_there_is_room
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.stamps import BARRIER_HEADER
 from epochfence.epochs.topics import TopicKeeper
@@ -57,7 +62,6 @@ class BarrierWriter:
 
     Args:
         connection: Connection settings, as for confluent-kafka.
-        leaderships: Whose epochs to open.
         keeper: Tells which topics are compacted; None for the embedded broker, on
             which none is.
         key: Makes the keys on compacted topics; None: the default ones.
@@ -68,7 +72,6 @@ class BarrierWriter:
     def __init__(
         self,
         connection: Config,
-        leaderships: Sequence[Leadership],
         keeper: TopicKeeper | None,
         key: BarrierKey | None = None,
         value: BarrierValue | None = None,
@@ -76,13 +79,17 @@ class BarrierWriter:
     ) -> None:
         self._clients = clients
         self._connection = connection
-        self._leaderships = leaderships
         self._keeper = keeper
         self._key = default_key if key is None else key
         self._value = b"" if value is None else value
         self._last_key: bytes | None = None
 
-    def write(self, places: Iterable[Place], deadline: float) -> BarrierOffsets:
+    def write(
+        self,
+        places: Iterable[Place],
+        leaderships: Sequence[Leadership],
+        deadline: float,
+    ) -> BarrierOffsets:
         """Write a barrier of each leadership to each partition, acknowledged.
 
         Raises:
@@ -91,10 +98,34 @@ class BarrierWriter:
             MisconfiguredError: This client may not write there, or the barriers' keys
                 or values cannot be used.
         """
-        places = sorted(set(places))
+        wanted = [
+            (place, held) for place in sorted(set(places)) for held in leaderships
+        ]
+        written: BarrierOffsets = {place: [] for place, _ in wanted}
+        outcomes = self.write_all(wanted, deadline)
+        for (place, _), outcome in zip(wanted, outcomes, strict=True):
+            if isinstance(outcome, EpochfenceError):
+                raise outcome
+            written[place].append(outcome)
+        return written
+
+    def write_all(
+        self, wanted: Sequence[tuple[Place, Leadership]], deadline: float
+    ) -> list[int | EpochfenceError]:
+        """Write many barriers with one client; what fails of one stops no other.
+
+        Returns:
+            For each, its offset, or the error that `write` would raise.
+
+        Raises:
+            TopicUnavailable: Nothing was written, the cluster does not answer.
+            MisconfiguredError: The barriers' keys or values cannot be used.
+        """
+        if not wanted:
+            return []
         compacted = {
             topic: self._is_compacted(topic, deadline)
-            for topic in sorted({topic for topic, _ in places})
+            for topic in sorted({topic for (topic, _), _ in wanted})
         }
         # A new client each time: what an earlier one could not send delays nothing.
         last_error = LastError(self._connection)
@@ -102,11 +133,11 @@ class BarrierWriter:
         producer = self._clients.appending_producer(
             {**self._connection, "message.timeout.ms": timeout_ms}, last_error
         )
-        written: BarrierOffsets = {place: [] for place in places}
-        refused: list[_Barrier] = []
-        failed: list[tuple[_Barrier, KafkaError]] = []
+        outcomes: dict[int, int | EpochfenceError] = {}
+        refused: list[int] = []
 
-        def send(place: Place, leadership: Leadership, is_keyed: bool) -> None:
+        def send(number: int, is_keyed: bool) -> None:
+            place, leadership = wanted[number]
             key, value = self._key_and_value(leadership) if is_keyed else (None, None)
             barrier = _Barrier(place, leadership, key)
 
@@ -114,54 +145,35 @@ class BarrierWriter:
                 if error is None:
                     offset = message.offset()
                     assert offset is not None
-                    written[place].append(offset)
+                    outcomes[number] = offset
                 elif key is None and error.code() == KafkaError.INVALID_RECORD:
-                    refused.append(barrier)
+                    refused.append(number)
                 else:
-                    failed.append((barrier, error))
+                    outcomes[number] = _failure(barrier, error)
 
-            self._send(producer, barrier, value, report)
+            try:
+                _send(producer, barrier, value, report, deadline)
+            except TopicUnavailable as error:
+                outcomes[number] = error
 
-        for place in places:
-            for leadership in self._leaderships:
-                send(place, leadership, compacted[place[0]])
-        wanted = len(places) * len(self._leaderships)
-        while sum(map(len, written.values())) < wanted:
-            if failed:
-                raise self._failure(*failed[0])
+        for number, ((topic, _), _) in enumerate(wanted):
+            send(number, compacted[topic])
+        while len(outcomes) < len(wanted) and time.monotonic() < deadline:
             while refused:
                 # Without a key: the topic was made a compacted one just now.
-                barrier = refused.pop()
-                send(barrier.place, barrier.leadership, is_keyed=True)
-            if time.monotonic() >= deadline:
-                raise self._overdue(written, last_error)
+                send(refused.pop(), is_keyed=True)
             producer.poll(min(_POLL_S, time_left(deadline)))
-        return written
+        # A copy: the client is gone in a moment, and its reports with it.
+        told = dict(outcomes)
+        late = len(wanted) - len(told)
+        return [
+            told[number] if number in told else _overdue(place, late, last_error)
+            for number, (place, _) in enumerate(wanted)
+        ]
 
     def _is_compacted(self, topic: str, deadline: float) -> bool:
         keeper = self._keeper
         return keeper is not None and keeper.is_compacted(topic, time_left(deadline))
-
-    def _send(
-        self,
-        producer: Producer,
-        barrier: _Barrier,
-        value: bytes | None,
-        report: Callable[[KafkaError | None, Message], None],
-    ) -> None:
-        topic, partition = barrier.place
-        try:
-            producer.produce(
-                topic,
-                value,
-                barrier.key,
-                partition,
-                on_delivery=report,
-                headers=[(BARRIER_HEADER, barrier.leadership.stamp_value)],
-            )
-        except (KafkaException, BufferError) as error:
-            reason = f"a barrier could not be sent: {error}"
-            raise TopicUnavailable(topic, reason, partition) from error
 
     def _key_and_value(self, leadership: Leadership) -> tuple[bytes, bytes]:
         facts = (
@@ -187,32 +199,54 @@ class BarrierWriter:
             )  # fmt: skip
         return key, value
 
-    def _failure(
-        self, barrier: _Barrier, error: KafkaError
-    ) -> TopicUnavailable | MisconfiguredError:
-        topic, partition = barrier.place
-        if error.code() in _MAY_NOT_WRITE:
-            return MisconfiguredError(
-                "topic", topic, "this client may not write to it",
-                "Allow its user to write (an ACL for WRITE on the topic).",
-            )  # fmt: skip
-        if error.code() == KafkaError.INVALID_RECORD:
-            return MisconfiguredError(
-                "barrier_key", barrier.key,
-                f"topic {topic} refuses such a barrier: {error.str()}",
-                "Give a barrier_key and a barrier_value that the topic takes.",
-            )  # fmt: skip
-        reason = f"a barrier was not acknowledged: {error.str()}"
-        return TopicUnavailable(topic, reason, partition)
 
-    def _overdue(
-        self, written: BarrierOffsets, last_error: LastError
-    ) -> TopicUnavailable:
-        (topic, partition), *others = [
-            place
-            for place, offsets in written.items()
-            if len(offsets) < len(self._leaderships)
-        ]
-        more = f", nor on {len(others)} more partitions" if others else ""
-        reason = last_error.or_else(f"a barrier was not acknowledged in time{more}")
-        return TopicUnavailable(topic, reason, partition)
+def _send(
+    producer: Producer,
+    barrier: _Barrier,
+    value: bytes | None,
+    report: Callable[[KafkaError | None, Message], None],
+    deadline: float,
+) -> None:
+    topic, partition = barrier.place
+    try:
+        when_there_is_room(
+            lambda: producer.produce(
+                topic,
+                value,
+                barrier.key,
+                partition,
+                on_delivery=report,
+                headers=[(BARRIER_HEADER, barrier.leadership.stamp_value)],
+            ),
+            producer.poll,
+            time_left(deadline),
+        )
+    except (KafkaException, BufferError) as error:
+        reason = f"a barrier could not be sent: {error}"
+        raise TopicUnavailable(topic, reason, partition) from error
+
+
+def _failure(
+    barrier: _Barrier, error: KafkaError
+) -> TopicUnavailable | MisconfiguredError:
+    topic, partition = barrier.place
+    if error.code() in _MAY_NOT_WRITE:
+        return MisconfiguredError(
+            "topic", topic, "this client may not write to it",
+            "Allow its user to write (an ACL for WRITE on the topic).",
+        )  # fmt: skip
+    if error.code() == KafkaError.INVALID_RECORD:
+        return MisconfiguredError(
+            "barrier_key", barrier.key,
+            f"topic {topic} refuses such a barrier: {error.str()}",
+            "Give a barrier_key and a barrier_value that the topic takes.",
+        )  # fmt: skip
+    reason = f"a barrier was not acknowledged: {error.str()}"
+    return TopicUnavailable(topic, reason, partition)
+
+
+def _overdue(place: Place, late: int, last_error: LastError) -> TopicUnavailable:
+    topic, partition = place
+    more = f", nor {late - 1} more" if late > 1 else ""
+    reason = last_error.or_else(f"a barrier was not acknowledged in time{more}")
+    return TopicUnavailable(topic, reason, partition)

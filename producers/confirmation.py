@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
-from epochfence.epochs.acknowledged import Acknowledged
+from epochfence.epochs.acknowledged import Acknowledged, Asked
 from epochfence.epochs.deadlines import time_left
 from epochfence.epochs.errors import Deposed, TopicUnavailable
 from epochfence.epochs.holding import check_granted, deposed_by
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.offset_ranges import OffsetRanges
-from epochfence.epochs.receipts import Part, Receipts, Undelivered
+from epochfence.epochs.receipts import Part, Receipt, Receipts, Undelivered
 from epochfence.epochs.values import Place
+from epochfence.producers.acknowledgements import Answerable
 from epochfence.producers.judging import Judging
 from epochfence.producers.reported import Source
 from epochfence.producers.rereading import Rereading
 from epochfence.producers.territory import Territory
+
+_log = logging.getLogger(__name__)
 
 #: Even where no time is left, a call needs some to be sent.
 _SHORTEST_S = 0.2
 
 #: A broker that finds an idempotent producer's sequence broken has lost records of it.
 _SEQUENCE_LOST = {"OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID"}
+
+
+class Answer(NamedTuple):
+    """What became of one producer's messages.
+
+    Attributes:
+        parts: Those that were acknowledged.
+        undelivered: Those whose delivery failed.
+        untold: The receipts that were asked for.
+    """
+
+    parts: list[Part]
+    undelivered: tuple[Undelivered, ...]
+    untold: list[tuple[Asked, Receipt]]
 
 
 class Confirmation:
@@ -57,31 +86,69 @@ class Confirmation:
         self._territory = territory
         self._on_deposed = on_deposed
         self._one_at_a_time = threading.Lock()
+        #: How many messages were told of so far.
+        self.told = 0
+        # Receipts that were asked for, until their sender was told.
+        self._untold: deque[tuple[Asked, Receipt]] = deque()
 
     def confirm(self, deadline: float) -> Receipts:
         """Answer for every message; `FencedProducer.confirm` tells more."""
+        return confirm_together([self], self._ledger, deadline)
+
+    @contextmanager
+    def alone(self, deadline: float) -> Generator[None]:
+        """Keep other threads from confirming, and begin with what is handed over."""
         if not self._one_at_a_time.acquire(timeout=time_left(deadline)):
             raise TopicUnavailable(
                 ", ".join(self._territory.named()), "another thread is still confirming"
             )
         try:
-            answerable = self._source.take(deadline)
-            undelivered = answerable.undelivered.values()
-            parts = self._answer(answerable.acknowledged, undelivered, deadline)
-            parts += answerable.answered
-            receipts = Receipts(sorted(parts, key=_place_of), undelivered)
-            self._source.answered()
-            return receipts
+            self._source.begin()
+            yield
         finally:
             self._one_at_a_time.release()
 
-    def _answer(
+    def take(self, deadline: float) -> Answerable:
+        """What is due and not answered for."""
+        return self._source.take(deadline)
+
+    def answer(
+        self, answerable: Answerable, state: LedgerState, deadline: float
+    ) -> Answer:
+        """What became of messages that were taken before `state` was read."""
+        acknowledged = answerable.acknowledged
+        undelivered = answerable.undelivered.values()
+        parts = self._parts(acknowledged, undelivered, state, deadline)
+        untold = [*_asked(acknowledged, parts), *answerable.untold]
+        parts += answerable.answered
+        for place, messages in acknowledged.items():
+            parts += _without_reading(place, messages)
+        return Answer(parts, tuple(undelivered), untold)
+
+    def answered(self, answer: Answer) -> None:
+        """Forget what was taken last: else it is taken again."""
+        self._source.answered()
+        self.told += sum(part.messages for part in answer.parts)
+        self.told += sum(failed.messages for failed in answer.undelivered)
+        self._untold += answer.untold
+
+    def tell(self) -> None:
+        """Tell whoever asked for a receipt, and was not told yet."""
+        while self._untold:
+            asked, receipt = self._untold.popleft()
+            try:
+                asked.on_receipt(receipt)
+            except Exception:
+                _log.exception("a function that was to be told %s failed", receipt)
+
+    def _parts(
         self,
         acknowledged: Mapping[Place, Acknowledged],
         undelivered: Collection[Undelivered],
+        state: LedgerState,
         deadline: float,
     ) -> list[Part]:
-        state = self._ledger.refresh(max(_SHORTEST_S, time_left(deadline)))
+        """What became of the messages whose offsets stand."""
         check_granted(self._leaderships, state)
         deposed = deposed_by(self._leaderships, state)
         standing = {
@@ -109,13 +176,56 @@ class Confirmation:
             self._on_deposed(deposed)
         if standing:
             parts += self._rereading.answer(standing, deadline)
-        for place, messages in acknowledged.items():
-            parts += _without_reading(place, messages)
         return parts
+
+
+def confirm_together(
+    confirmations: Sequence[Confirmation], ledger: Ledger, deadline: float
+) -> Receipts:
+    """Answer for what several producers have written, by one read of their ledger.
+
+    Raises what `FencedProducer.confirm` does; then nothing is forgotten.
+    """
+    for one in confirmations:
+        one.tell()  # what an exception came in the way of the last time
+    with ExitStack() as stack:
+        for one in confirmations:
+            stack.enter_context(one.alone(deadline))
+        taken = [one.take(deadline) for one in confirmations]
+        # After everything was acknowledged, and before any partition is read.
+        state = ledger.refresh(max(_SHORTEST_S, time_left(deadline)))
+        answers = [
+            one.answer(answerable, state, deadline)
+            for one, answerable in zip(confirmations, taken, strict=True)
+        ]
+        receipts = Receipts(
+            sorted((part for one in answers for part in one.parts), key=_place_of),
+            [failed for one in answers for failed in one.undelivered],
+        )
+        for one, answer in zip(confirmations, answers, strict=True):
+            one.answered(answer)
+    for one in confirmations:
+        one.tell()
+    return receipts
 
 
 def _place_of(part: Part) -> Place:
     return part.topic, part.partition
+
+
+def _asked(
+    acknowledged: Mapping[Place, Acknowledged], standing: Sequence[Part]
+) -> Iterator[tuple[Asked, Receipt]]:
+    """The receipts that were asked for, by what became of the offsets that stand."""
+    for place, messages in acknowledged.items():
+        parts = [part for part in standing if _place_of(part) == place]
+        for offset, asked in messages.asked.items():
+            found = next(part for part in parts if offset in part.offsets)
+            yield asked, Receipt(*place, offset, found.outcome)
+        for offset, asked in messages.asked_lost:
+            yield asked, Receipt(*place, offset, "lost")
+        for asked in messages.asked_nowhere:
+            yield asked, Receipt(*place, None, "indeterminate")
 
 
 def _without_reading(place: Place, messages: Acknowledged) -> list[Part]:

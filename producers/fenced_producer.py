@@ -13,32 +13,29 @@ from typing import Any, NoReturn
 
 from confluent_kafka import Producer, TopicPartition
 
-from epochfence.epochs.connection import (
-    Config,
-    LastError,
-    connection_settings,
-)
+from epochfence.epochs.acknowledged import Asked
+from epochfence.epochs.connection import Config
 from epochfence.epochs.deadlines import deadline_after
-from epochfence.epochs.errors import Deposed, MisconfiguredError
+from epochfence.epochs.errors import Deposed, EpochfenceError, MisconfiguredError
 from epochfence.epochs.holding import deposed_by
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger, check_ledger
-from epochfence.epochs.receipts import Receipts
-from epochfence.epochs.values import Claim, check_function, check_timeout
+from epochfence.epochs.receipts import Receipt, Receipts
+from epochfence.epochs.values import Claim, Place, check_function, check_timeout
 from epochfence.producers.acknowledgements import (
     REPORT_REMEDY,
     Acknowledgements,
     Handover,
     Report,
+    asking,
     both,
 )
-from epochfence.producers.barriers import BarrierKey, BarrierValue, BarrierWriter
-from epochfence.producers.confirmation import Confirmation
+from epochfence.producers.barriers import BarrierKey, BarrierOffsets, BarrierValue
+from epochfence.producers.confirmation import Confirmation, confirm_together
 from epochfence.producers.judging import Judging, Settings
-from epochfence.producers.lives import Lives
-from epochfence.producers.partition_watch import PartitionWatch
 from epochfence.producers.reported import Reported, Source
 from epochfence.producers.rereading import Rereading
+from epochfence.producers.shared_client import SharedClient
 from epochfence.producers.stamping import (
     Headers,
     checked_leaderships,
@@ -46,10 +43,12 @@ from epochfence.producers.stamping import (
     with_cursor,
     with_stamps,
 )
-from epochfence.producers.taking_over import TakingOver
+from epochfence.producers.taking_over import Realm
 from epochfence.producers.territory import WHOLE_TOPIC, Territory
 
 _log = logging.getLogger(__name__)
+
+_RECEIPT = "Give a function of a receipt."
 
 #: Of every producer there is, to be closed in a forked process.
 _TERRITORIES: weakref.WeakSet[Territory] = weakref.WeakSet()
@@ -67,6 +66,7 @@ class FencedProducer:
             being added; or such a producer itself, which several may share. A given
             one must have both, or else `confirm` proves nothing, and is not closed
             here; an `on_delivery` of its settings is replaced by that of `produce`.
+            Or a `SharedClient`, where one process writes under many leaderships.
         ledger: Says which leaderships are the latest. Not closed here.
         leaderships: What the ledger's `claim` gave; several in a list.
         settings: How the consumers of the topics judge: one for all topics, or one for
@@ -86,7 +86,7 @@ class FencedProducer:
 
     def __init__(
         self,
-        config: Config | Producer,
+        config: Config | Producer | SharedClient,
         ledger: Ledger,
         leaderships: Leadership | Iterable[Leadership],
         *,
@@ -108,44 +108,26 @@ class FencedProducer:
         self._process_id = os.getpid()
         self._deposed: Deposed | None = None
         self._territory = Territory()
-        told = self._open_producer(config)
+        self._shares_client = isinstance(config, SharedClient)
+        client = self._client = self._open_client(config, barrier_key, barrier_value)
+        self._producer = client.producer
+        self._told = client.told
         # For each message, looked up once.
         self._send: Callable[..., None] = self._producer.produce
         self._parts_of = self._territory.open.get
-        clients, keeper = ledger.clients, None
-        if not ledger.is_embedded:
-            keeper = clients.topic_keeper(self._connection, self._timeout_s)
-        lives = self._lives = Lives(keeper, self._producer)
-        writer = BarrierWriter(
-            self._connection,
-            self.leaderships,
-            keeper,
-            barrier_key,
-            barrier_value,
-            clients,
+        self._realm = Realm(
+            self.leaderships, self._territory, self._judging, self._end_leadership
         )
-        self._taking_over = TakingOver(
-            ledger,
-            self.leaderships,
-            self._territory,
-            writer,
-            lives,
-            self._judging.check,
-            self._judging.of,
-        )
-        self._watch = PartitionWatch(
-            self._territory, self._taking_over, self._end_leadership
-        )
-        self._acknowledgements = Acknowledgements(self._watch.wake)
-        self._handover = Handover(self._acknowledgements, told)
+        self._acknowledgements = Acknowledgements(client.watch.wake)
+        self._handover = Handover(self._acknowledgements, client.told)
         self._renew_reports()
         rereading = Rereading(
-            self._connection,
+            client.connection,
             ledger,
             self.leaderships,
             self._territory,
-            writer,
-            lives,
+            client.writer,
+            client.lives,
             self._judging,
         )
         reported = Reported(
@@ -165,40 +147,35 @@ class FencedProducer:
             self._end_leadership,
         )
         _TERRITORIES.add(self._territory)
-        # A closed ledger shows no successor: nothing is written after it.
-        self._unwatch = ledger.watch(self._on_grant, self._territory.close)
+        client.join(self._realm, self._on_grant)
         try:
             deposed = deposed_by(self.leaderships, ledger.state)
         except BaseException:
-            self._unwatch()
+            self._leave_client()
             raise
         if deposed is not None:
             self._end_leadership(deposed)
 
-    def _open_producer(self, config: Config | Producer) -> Report | None:
-        """Make the producer, or take the given one; give a default `on_delivery`."""
-        self._is_own = not isinstance(config, Producer)
-        if isinstance(config, Producer):
-            if type(config).produce is not Producer.produce:
-                raise MisconfiguredError(
-                    "config", config, "its `produce` is another than Producer's",
-                    "Give a plain confluent_kafka.Producer; serialise values before.",
-                )  # fmt: skip
-            self._producer = config
-            self._connection = self._ledger.connection
-            return None
-        if not isinstance(config, Mapping):
-            raise MisconfiguredError(
-                "config", config, "a mapping of settings, or a producer, is expected",
-                "Give {'bootstrap.servers': 'host:port'}.",
-            )  # fmt: skip
-        settings = dict(config)
-        told: Report | None = settings.pop("on_delivery", None)
-        check_function("on_delivery", told, REPORT_REMEDY)
-        clients = self._ledger.clients
-        self._producer = clients.writing_producer(settings, LastError(config))
-        self._connection = connection_settings(config)
-        return told
+    def _open_client(
+        self,
+        config: Config | Producer | SharedClient,
+        barrier_key: BarrierKey | None,
+        barrier_value: BarrierValue | None,
+    ) -> SharedClient:
+        if isinstance(config, SharedClient):
+            _check_fits(config, self._ledger, barrier_key, barrier_value)
+            return config
+        return SharedClient(
+            config,
+            self._ledger,
+            barrier_key=barrier_key,
+            barrier_value=barrier_value,
+            timeout_s=self._timeout_s,
+        )
+
+    def _answerable(self, reported: Reported) -> Source:
+        """Where `confirm` gets what it answers for."""
+        return reported
 
     # Whether it may write.
 
@@ -216,7 +193,12 @@ class FencedProducer:
     @property
     def is_shared(self) -> bool:
         """Whether the client was given, and may be that of others, too."""
-        return not self._is_own
+        return self._shares_client or not self._client.is_own
+
+    @property
+    def deposed(self) -> Deposed | None:
+        """The later leadership, as far as is known; None: there is none."""
+        return self._deposed
 
     @property
     def _is_forked(self) -> bool:
@@ -272,6 +254,7 @@ class FencedProducer:
         headers: Headers | None = None,
         *,
         cursor: str | bytes | None = None,
+        on_receipt: Callable[[Receipt], object] | None = None,
     ) -> None:
         """Hand a message over, stamped: as `confluent_kafka.Producer.produce`.
 
@@ -287,6 +270,9 @@ class FencedProducer:
             cursor: Where the message comes from in the leader's own source, such as
                 the id of an outbox's row: at most 1,000 bytes. A successor is given
                 the last admitted one of each partition (`lead(cursors=True)`).
+            on_receipt: Called with the message's receipt by the `confirm` that tells
+                of it, once it is done, in its thread. What it raises is logged
+                (logger `epochfence.producers.confirmation`).
 
         Raises:
             Deposed: The ledger shows a later leadership. Nothing was handed over.
@@ -311,19 +297,35 @@ class FencedProducer:
             callback = on_delivery
         if callback is not None and not callable(callback):
             check_function("on_delivery", callback, REPORT_REMEDY)
+        asked = None
+        if on_receipt is not None:
+            check_function("on_receipt", on_receipt, _RECEIPT)
+            asked = Asked(on_receipt)
         self._send(
             topic,
             value,
             key,
             partition,
-            self._report
+            self._asking_report(asked, callback)
+            if asked is not None
+            else self._report
             if callback is None
             else bound(both, self._bare_report, callback),
             None,
             timestamp,
             headers,
         )
-        self._messages.handed += 1
+        messages = self._messages
+        messages.handed += 1
+        if asked is not None:
+            messages.asked.append(asked)
+
+    def _asking_report(self, asked: Asked, told: Report | None) -> Report:
+        """The report of a message whose receipt was asked for."""
+        told = told or self._told
+        if told is None:
+            return asking(self._bare_report, asked)
+        return bound(both, asking(self._bare_report, asked), told)
 
     def poll(self, timeout: float = -1) -> int:
         """Serve delivery reports: as `confluent_kafka.Producer.poll`."""
@@ -387,16 +389,28 @@ class FencedProducer:
         """
         deadline = deadline_after(self._timeout_s if timeout_s is None else timeout_s)
         self._check_leading()
-        try:
-            written = self._taking_over.take(topics, deadline)
-        except Deposed as deposed:
-            self._end_leadership(deposed)
-            raise
-        for place in written:
+        taken = self._client.taking_over.take_all({self._realm: topics}, deadline)
+        return self._go_by(taken[self._realm])
+
+    def _go_by(self, taken: BarrierOffsets | EpochfenceError) -> dict[Place, int]:
+        """Go by what a takeover came to."""
+        if isinstance(taken, EpochfenceError):
+            if isinstance(taken, Deposed):
+                self._end_leadership(taken)
+            raise taken
+        for place in taken:
             self._acknowledgements.expect(place)
         self._check_leading()
-        self._watch.start()
-        return {place: max(offsets) for place, offsets in written.items()}
+        self._client.look_after(self._realm)
+        return {place: max(offsets) for place, offsets in taken.items()}
+
+    def let_go(self) -> None:
+        """Have nothing written any more, until topics are taken over again.
+
+        What was handed over is on its way, and can be confirmed. (So is what another
+        thread is just about to hand over.)
+        """
+        self._territory.shut()
 
     def confirm(self, timeout_s: float = 10.0) -> Receipts:
         """Tell what became of every message that was acknowledged since last told.
@@ -419,15 +433,84 @@ class FencedProducer:
         self._check_usable()
         return self._confirmation.confirm(deadline)
 
-    def _answerable(self, reported: Reported) -> Source:
-        """Where `confirm` gets what it answers for."""
-        return reported
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages were handed over and not told of by `confirm` yet.
+
+        While other threads produce or poll, it may be off by what they are about.
+        """
+        return max(0, self._handover.handed - self._confirmation.told)
+
+    @property
+    def confirmable(self) -> int:
+        """How many of the `unconfirmed` ones a `confirm` would wait for, and tell of.
+
+        All of them, but for those of a transaction that is open.
+        """
+        return self.unconfirmed
 
     def _renew_reports(self) -> None:
         # The count first: whoever produces meanwhile must not seem to wait in vain.
         begun = self._handover.begin()
         self._messages = begun[0]
         self._bare_report, self._report = begun[1:]
+
+    # The same for many.
+
+    @staticmethod
+    def take_over_all(
+        topics_of: Mapping[FencedProducer, Iterable[str | TopicPartition]],
+        *,
+        keeps_barriers: bool = False,
+        timeout_s: float,
+    ) -> dict[FencedProducer, EpochfenceError]:
+        """Take over for producers of one `SharedClient`, as `take_over` does for each.
+
+        Args:
+            topics_of: What each is to take over.
+            keeps_barriers: Whether own barriers that stand in the present life of a
+                topic do, so that no new ones are written there.
+            timeout_s: How long to wait for the cluster, in seconds.
+
+        Returns:
+            What is wrong with those that have taken nothing over.
+
+        Raises:
+            LedgerUnavailable, TableUnavailable, LedgerRegressed, TopicUnavailable:
+                None of them has.
+        """
+        failed: dict[FencedProducer, EpochfenceError] = {}
+        for client in {one._client for one in topics_of}:
+            of_client = {
+                one._realm: topics
+                for one, topics in topics_of.items()
+                if one._client is client
+            }
+            taken = client.taking_over.take_all(
+                of_client, deadline_after(timeout_s), keeps_barriers=keeps_barriers
+            )
+            for one in topics_of:
+                if one._realm in taken:
+                    try:
+                        one._go_by(taken[one._realm])
+                    except EpochfenceError as error:
+                        failed[one] = error
+        return failed
+
+    @staticmethod
+    def confirm_all(
+        producers: Iterable[FencedProducer], ledger: Ledger, timeout_s: float
+    ) -> Receipts:
+        """Confirm what producers of one ledger have written, by one read of it.
+
+        Raises what `FencedProducer.confirm` does: then nothing is forgotten.
+        """
+        deadline = deadline_after(timeout_s)
+        confirmations: list[Confirmation] = []
+        for one in producers:
+            one._check_usable()
+            confirmations.append(one._confirmation)
+        return confirm_together(confirmations, ledger, deadline)
 
     # The end.
 
@@ -437,13 +520,12 @@ class FencedProducer:
         What was not confirmed stays unconfirmed.
         """
         self._is_closed = True
-        self._unwatch()
         self._territory.close()
+        self._leave_client()
         if self._is_forked:
             return  # nobody sends here what its threads would have
-        self._watch.close()
         # Also where a callback, or Ctrl-C, came in the way of it the first time.
-        if self._is_own and len(self._producer):
+        if not self.is_shared and len(self._producer):
             remaining = self._producer.flush(self._timeout_s)
             if remaining:
                 _log.warning(
@@ -452,6 +534,12 @@ class FencedProducer:
                     self._timeout_s,
                     remaining,
                 )
+
+    def _leave_client(self) -> None:
+        if not self._shares_client:
+            self._client.close(is_forked=self._is_forked)
+        elif not self._is_forked:  # the locks there may be of threads that are gone
+            self._client.leave(self._realm)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a FencedProducer cannot be pickled: open one in each process")
@@ -466,6 +554,25 @@ class FencedProducer:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _check_fits(
+    client: SharedClient,
+    ledger: Ledger,
+    barrier_key: BarrierKey | None,
+    barrier_value: BarrierValue | None,
+) -> None:
+    if client.ledger is not ledger:
+        raise MisconfiguredError(
+            "ledger", ledger, "the shared client goes by another",
+            "Give the ledger that the client was made with.",
+        )  # fmt: skip
+    for name, given in (("barrier_key", barrier_key), ("barrier_value", barrier_value)):
+        if given is not None:
+            raise MisconfiguredError(
+                name, given, "barriers are written by the shared client",
+                "Give it to the SharedClient.",
+            )  # fmt: skip
 
 
 def _close_in_child() -> None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from epochfence.epochs.acknowledged import Acknowledged
-from epochfence.epochs.connection import Config, connection_settings
+from epochfence.epochs.connection import Config
 from epochfence.epochs.deadlines import deadline_after, time_left
 from epochfence.epochs.errors import (
     Deposed,
@@ -24,21 +24,18 @@ from epochfence.epochs.errors import (
 )
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.ledger import Ledger
+from epochfence.epochs.receipts import Failures
 from epochfence.epochs.transactions import (
     LASTING,
     to_its_end,
     transaction_settings,
 )
-from epochfence.epochs.values import Place, check_function
-from epochfence.producers.acknowledgements import (
-    REPORT_REMEDY,
-    Failures,
-    Report,
-)
+from epochfence.epochs.values import Place
 from epochfence.producers.barriers import BarrierKey, BarrierValue
 from epochfence.producers.fenced_producer import FencedProducer
 from epochfence.producers.judging import Settings
 from epochfence.producers.reported import Reported, Source
+from epochfence.producers.shared_client import SharedClient
 from epochfence.producers.transaction_ends import TransactionEnds
 from epochfence.producers.transaction_session import (
     TransactionSession,
@@ -99,6 +96,8 @@ class FencedTransactionalProducer(FencedProducer):
         self._turn = threading.RLock()
         #: What this client refused last, in the present transaction.
         self._failure: KafkaException | None = None
+        #: How many messages had been handed over when the last one began.
+        self._handed_before = 0
         super().__init__(
             config,
             ledger,
@@ -110,14 +109,25 @@ class FencedTransactionalProducer(FencedProducer):
         )
         self._send = self._refuse
         self._ends = TransactionEnds(
-            self._connection,
+            self._client.connection,
             ledger.clients,
             self.leaderships,
             self._territory,
-            self._lives,
+            self._client.lives,
         )
 
-    def _open_producer(self, config: Config | Producer) -> Report | None:
+    def _open_client(
+        self,
+        config: Config | Producer | SharedClient,
+        barrier_key: BarrierKey | None,
+        barrier_value: BarrierValue | None,
+    ) -> SharedClient:
+        if isinstance(config, SharedClient):
+            raise MisconfiguredError(
+                "config", config, "a transactional client cannot be shared: it has one "
+                "id, and one transaction at a time",
+                "Give the settings of a client.",
+            )  # fmt: skip
         if isinstance(config, Producer):
             raise MisconfiguredError(
                 "config", config, "a client that was fenced is replaced by another",
@@ -132,27 +142,37 @@ class FencedTransactionalProducer(FencedProducer):
         settings, longest_s = transaction_settings(
             config, {"transaction.timeout.ms": 60_000}
         )
-        self._is_own = True
-        self._connection = connection_settings(config)
+        settings.pop("on_delivery", None)  # each message gets it
         scopes = scopes_id(self._ledger.coordination_topic, self.leaderships)
         name = checked_id(scopes, self._given_id, settings)
-        told: Report | None = settings.pop("on_delivery", None)
-        check_function("on_delivery", told, REPORT_REMEDY)
         self._session = TransactionSession(
             self._ledger.clients, settings, longest_s, name, self._check_latest
         )
-        self._client = self._session.client
-        self._producer = self._client.open()
-        return told
+        self._transactional = self._session.client
+        return SharedClient(
+            config,
+            self._ledger,
+            barrier_key=barrier_key,
+            barrier_value=barrier_value,
+            timeout_s=self._timeout_s,
+            open_producer=self._transactional.open,
+        )
 
     @property
     def transactional_id(self) -> str:
         """The `transactional.id` that it writes under."""
         return self._session.transactional_id
 
+    @property
+    def confirmable(self) -> int:
+        """As there: not those of an open transaction."""
+        if not self._transactional.is_open:
+            return self.unconfirmed
+        return max(0, self._handed_before - self._confirmation.told)
+
     def _answerable(self, reported: Reported) -> Source:
         self._transactions = Transactions(
-            reported, lambda: self._client.is_open, self._turn, self._decide
+            reported, lambda: self._transactional.is_open, self._turn, self._decide
         )
         return self._transactions
 
@@ -187,8 +207,8 @@ class FencedTransactionalProducer(FencedProducer):
 
     def _initialise(self, deadline: float) -> None:
         """Have a client that can begin a transaction; whatever was open has ended."""
-        if self._transactions.has_gaps and not self._client.is_open:
-            self._client.drop()
+        if self._transactions.has_gaps and not self._transactional.is_open:
+            self._transactional.drop()
             self._transactions.has_gaps = False
         producer = self._session.ready(deadline)
         if producer is not None:
@@ -196,7 +216,7 @@ class FencedTransactionalProducer(FencedProducer):
 
     def _check_latest(self, deadline: float) -> None:
         try:
-            self._taking_over.check_latest(deadline)
+            self._client.taking_over.check_latest(self._realm, deadline)
         except Deposed as deposed:
             self._end_leadership(deposed)
             raise
@@ -237,20 +257,21 @@ class FencedTransactionalProducer(FencedProducer):
         deadline = deadline_after(self._timeout_s if timeout_s is None else timeout_s)
         with self._turn:
             self._check_leading()
-            if self._client.is_open:
+            if self._transactional.is_open:
                 raise RuntimeError("a transaction is open: commit or abort it first")
             self._collect(deadline)
             self._initialise(deadline)
             try:
-                self._client.begin()
+                self._transactional.begin()
             except KafkaException:
                 # It was fenced long ago, and says so now.
                 self._initialise(deadline)
                 try:
-                    self._client.begin()
+                    self._transactional.begin()
                 except KafkaException as error:
                     raise self._session.refused(error.args[0]) from error
             self._failure = None
+            self._handed_before = self._handover.handed
             self._send = self._send_in_transaction
 
     def send_offsets_to_transaction(
@@ -324,14 +345,14 @@ class FencedTransactionalProducer(FencedProducer):
                 raise
             try:
                 self._transactions.end("undecided")
-                self._client.commit(deadline)
+                self._transactional.commit(deadline)
                 self._transactions.end("committed")
             except KafkaException as error:
                 told = self._commit_failed(error, deadline)
                 if told is not None:
                     raise told from error
             except BaseException:
-                self._client.drop()
+                self._transactional.drop()
                 raise
             self._session.has_committed()
 
@@ -355,7 +376,7 @@ class FencedTransactionalProducer(FencedProducer):
             self._abort(deadline)
 
     def _check_in_transaction(self) -> None:
-        if not self._client.is_open:
+        if not self._transactional.is_open:
             raise RuntimeError(
                 "no transaction is open: begin one, with begin_transaction() or "
                 "`with producer.transaction():`"
@@ -382,11 +403,11 @@ class FencedTransactionalProducer(FencedProducer):
     def _abort(self, deadline: float) -> KafkaException | None:
         self._send = self._refuse
         soon = deadline_after(self._rest_of(deadline))
-        return self._client.abort(soon)
+        return self._transactional.abort(soon)
 
     def _collect(self, deadline: float) -> tuple[End, Failures]:
         """Put away what was reported of the last transaction."""
-        if self._client.producer is None:
+        if self._transactional.producer is None:
             # What a client of no more use has not sent will never be.
             self._producer.purge()
         return self._transactions.collect(deadline)
@@ -404,21 +425,21 @@ class FencedTransactionalProducer(FencedProducer):
     ) -> BaseException | None:
         """What to raise; None where the transaction was committed all the same."""
         cause: KafkaError = error.args[0]
-        has_lost_id = self._client.has_lost_id()
+        has_lost_id = self._transactional.has_lost_id()
         if cause.txn_requires_abort() and self._abort(deadline) is None:
             self._transactions.end("aborted")
         else:
             # It may have been committed. The next client ends it, one way or the other.
-            self._client.drop()
-        return self._told(cause, has_lost_id, deadline)
+            self._transactional.drop()
+        return self._error_of(cause, has_lost_id, deadline)
 
     def _failed(self, error: BaseException, timeout_s: float | None) -> BaseException:
         """Abort the transaction, if it is open; give what to raise for an error."""
         deadline = deadline_after(self._timeout_s if timeout_s is None else timeout_s)
         with self._turn:
-            if self._is_forked or not self._client.is_open:
+            if self._is_forked or not self._transactional.is_open:
                 return error
-            has_lost_id = self._client.has_lost_id()
+            has_lost_id = self._transactional.has_lost_id()
             end = self._abort(deadline)
             if not isinstance(error, KafkaException):
                 return error
@@ -429,9 +450,9 @@ class FencedTransactionalProducer(FencedProducer):
                 return error
             if end is not None:
                 cause = end.args[0]
-            return self._told(cause, has_lost_id, deadline) or error
+            return self._error_of(cause, has_lost_id, deadline) or error
 
-    def _told(
+    def _error_of(
         self, cause: KafkaError, has_lost_id: bool, deadline: float
     ) -> BaseException | None:
         """What to raise for a transaction that failed; None where it was committed."""
@@ -443,7 +464,7 @@ class FencedTransactionalProducer(FencedProducer):
         refusal = _refusal(failures)
         if refusal is not None and end == "aborted":
             return KafkaException(refusal)
-        if not self._client.is_ready and time_left(deadline):
+        if not self._transactional.is_ready and time_left(deadline):
             try:
                 self._initialise(deadline)
                 if end == "undecided":

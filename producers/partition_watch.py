@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
-from epochfence.epochs.errors import Deposed, EpochfenceError
-from epochfence.producers.taking_over import TakingOver
-from epochfence.producers.territory import Territory
+from epochfence.epochs.errors import EpochfenceError
+from epochfence.producers.taking_over import Realm, TakingOver
 
 _log = logging.getLogger(__name__)
 
@@ -21,37 +21,36 @@ _LOOK_S = 10.0
 
 
 class PartitionWatch:
-    """A thread that writes barriers to added partitions.
+    """A thread that writes barriers to added partitions, for all who use one client.
 
     Args:
-        territory: Tells which topics are of interest.
         taking_over: Does what is to be done.
-        on_deposed: Called when it turns out that there is a successor.
     """
 
-    def __init__(
-        self,
-        territory: Territory,
-        taking_over: TakingOver,
-        on_deposed: Callable[[Deposed], None],
-    ) -> None:
-        self._territory = territory
+    def __init__(self, taking_over: TakingOver) -> None:
         self._taking_over = taking_over
-        self._on_deposed = on_deposed
+        self._realms: list[Realm] = []
         self._told: set[str] = set()
         self._wake = threading.Event()
         self._is_closing = False
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
-    def start(self) -> None:
-        """Begin to watch. May be called again."""
+    def add(self, realm: Realm) -> None:
+        """Look after the topics of one more realm. May be called again."""
         with self._starting:
+            if realm not in self._realms:
+                self._realms = [*self._realms, realm]
             if self._thread is None and not self._is_closing:
                 self._thread = threading.Thread(
                     target=self._watch, name="epochfence-partitions", daemon=True
                 )
                 self._thread.start()
+
+    def remove(self, realm: Realm) -> None:
+        """Look after them no more."""
+        with self._starting:
+            self._realms = [one for one in self._realms if one is not realm]
 
     def wake(self) -> None:
         """Look now: there may be something new."""
@@ -63,22 +62,27 @@ class PartitionWatch:
             self._wake.clear()
             if self._is_closing:
                 return
-            for topic in self._territory.whole_topics():
+            realms: dict[str, list[Realm]] = defaultdict(list)
+            for realm in self._realms:
+                for topic in realm.territory.whole_topics():
+                    realms[topic].append(realm)
+            for topic, of_topic in realms.items():
                 if not self._is_closing:
-                    self._try(topic, partial(self._look, topic))
-            self._try("", lambda: self._taking_over.prove_added(_soon()))
+                    self._try(topic, partial(self._look, topic, of_topic))
+            self._try("", partial(self._prove, self._realms))
 
-    def _look(self, topic: str) -> None:
-        if self._taking_over.add_partitions(topic, _soon()):
+    def _look(self, topic: str, realms: list[Realm]) -> None:
+        if self._taking_over.add_partitions(topic, realms, _soon()):
             _log.info("wrote barriers to new partitions of %s", topic)
+
+    def _prove(self, realms: list[Realm]) -> None:
+        self._taking_over.prove_added(realms, _soon())
 
     def _try(self, topic: str, step: Callable[[], None]) -> None:
         """Do it; tell what is wrong once, not with every attempt."""
         kind = ""
         try:
             step()
-        except Deposed as deposed:
-            self._on_deposed(deposed)
         except EpochfenceError as error:
             kind = f"{topic}: {type(error).__name__}"
             if kind not in self._told:

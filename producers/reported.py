@@ -24,6 +24,10 @@ _BETWEEN_S = 0.005
 class Source(Protocol):
     """Where `confirm` gets what it has to answer for."""
 
+    def begin(self) -> None:
+        """Say that what is handed over from now on is not waited for."""
+        ...
+
     def take(self, deadline: float) -> Answerable:
         """Give all that is due and not answered for.
 
@@ -62,13 +66,16 @@ class Reported:
         self._renew_reports = renew_reports
         self._territory = territory
 
+    def begin(self) -> None:
+        """Say that what is handed over from now on is not waited for."""
+        self._renew_reports()
+
     def await_all(self, deadline: float) -> None:
-        """Wait until all that was handed over is reported on.
+        """Wait until what was handed over before `begin` is reported on.
 
         Raises:
             TopicUnavailable: It is not in time.
         """
-        self._renew_reports()
         while True:
             left_s = time_left(deadline)
             waiting = self._client().flush(min(_FLUSH_S, left_s))
@@ -79,16 +86,20 @@ class Reported:
                 time.sleep(_BETWEEN_S)
             if left_s == 0:
                 raise TopicUnavailable(
-                    ", ".join(self._territory.named()),
+                    self.topics(),
                     f"{len(self._client())} messages are not acknowledged yet",
                 )
+
+    def topics(self) -> str:
+        """Where to messages go, for an error."""
+        return ", ".join(self._territory.named())
 
     def take_in(self) -> Answerable:
         """Give what is reported by now, without waiting."""
         return self._acknowledgements.take(self._handover.take_missed)
 
     def take(self, deadline: float) -> Answerable:
-        """Give what is reported, having waited for all that was handed over."""
+        """Give what is reported, having waited for all that was handed over before."""
         self.await_all(deadline)
         return self.take_in()
 

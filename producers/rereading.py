@@ -58,6 +58,7 @@ class Rereading:
     ) -> None:
         self._connection = connection
         self._ledger = ledger
+        self._leaderships = leaderships
         self._stamps = tuple(held.stamp for held in leaderships)
         self._epochs = {held.scope: held.epoch for held in leaderships}
         self._territory = territory
@@ -226,7 +227,8 @@ class Rereading:
             return log_start, log_end
         # A deposed broker tells an old end. One more barrier, acknowledged by all
         # in-sync replicas, tells the true one; to readers it is as stale as we are.
-        return log_start, min(self._writer.write([place], deadline)[place])
+        written = self._writer.write([place], self._leaderships, deadline)
+        return log_start, min(written[place])
 
     def _unavailable(self, reader: PartitionReader, reason: str) -> TopicUnavailable:
         return TopicUnavailable(reader.topic, reason, reader.partition, reader.position)

@@ -41,7 +41,8 @@ class Territory:
     def __init__(self) -> None:
         self.open: dict[str, bool | frozenset[int]] = {}
         self._grounds: dict[Place, Ground] = {}
-        self._barred_in: dict[Place, str | None] = {}
+        # The last own barriers of each partition, and the life they are in.
+        self._barriers: dict[Place, tuple[str | None, list[int]]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -50,9 +51,9 @@ class Territory:
     ) -> None:
         """Note barriers that were acknowledged, and the lives they were meant for."""
         with self._lock:
-            for place in written:
+            for place, offsets in written.items():
                 life = lives[place[0]]
-                self._barred_in[place] = life
+                self._barriers[place] = life, offsets
                 self._grounds.setdefault(place, Ground(life))
 
     def add_proof(self, written: BarrierOffsets, lives: dict[str, str | None]) -> None:
@@ -76,6 +77,11 @@ class Territory:
                     self.open[topic] = before | {partition}
             for topic in topics:
                 self.open[topic] = WHOLE_TOPIC
+
+    def shut(self) -> None:
+        """Let nothing be written until it is opened up again."""
+        with self._lock:
+            self.open.clear()
 
     def close(self) -> None:
         """Let nothing be written any more."""
@@ -101,12 +107,24 @@ class Territory:
         opened = list(self.open.items())
         return [topic for topic, part in opened if part is WHOLE_TOPIC]
 
+    def barriers(
+        self, places: Iterable[Place], lives: dict[str, str | None]
+    ) -> BarrierOffsets:
+        """The own barriers that stand on partitions, in these lives of their topics."""
+        with self._lock:
+            standing = {
+                place: self._barriers[place]
+                for place in places
+                if place in self._barriers
+            }
+        return {
+            place: offsets
+            for place, (life, offsets) in standing.items()
+            if life == lives[place[0]]
+        }
+
     def without_barrier(self, topic: str, life: Life) -> list[Place]:
         """The partitions of a topic that have no barrier in its present life."""
         places = [(topic, number) for number in life.partitions]
-        with self._lock:
-            return [
-                place
-                for place in places
-                if self._barred_in.get(place, ...) != life.topic_id
-            ]
+        standing = self.barriers(places, {topic: life.topic_id})
+        return [place for place in places if place not in standing]

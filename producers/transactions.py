@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
 from confluent_kafka import KafkaException
 
-from epochfence.epochs.acknowledged import Acknowledged
+from epochfence.epochs.acknowledged import Acknowledged, Asked
+from epochfence.epochs.deadlines import time_left
+from epochfence.epochs.errors import TopicUnavailable
 from epochfence.epochs.offset_ranges import OffsetRanges
-from epochfence.epochs.receipts import Outcome, Part
+from epochfence.epochs.receipts import (
+    Failures,
+    Outcome,
+    Part,
+    Parts,
+    Receipt,
+    add_failure,
+)
 from epochfence.epochs.values import Place
 from epochfence.producers.acknowledgements import (
     REPORT_LOST,
     Answerable,
-    Failures,
-    add_failure,
     uninterrupted,
 )
 from epochfence.producers.reported import Reported
@@ -34,45 +42,53 @@ class _Ended:
 
     def __init__(self) -> None:
         self.committed: Messages = {}
-        self.answered: dict[tuple[Place, Outcome], tuple[OffsetRanges, int]] = {}
+        self.answered = Parts()
         self.failures: Failures = {}
+        self.untold: list[tuple[Asked, Receipt]] = []
 
-    def add(self, end: End, messages: Messages, failures: Failures) -> None:
+    def add(self, end: End, taken: Answerable) -> None:
         """Take in a transaction that came after those here."""
-        for place, later in messages.items():
-            if end == "committed":
-                self.committed.setdefault(place, Acknowledged()).extend(later)
-                continue
-            if place in self.committed:
-                self.committed[place].cut_by(later)
-            offsets = OffsetRanges()
-            for some in (later.standing, *later.lost):
-                offsets.update(some)
-            outcome: Outcome = "aborted" if end == "aborted" else "indeterminate"
-            self._answer((place, outcome), offsets, later.without_offset)
-        for failed in failures.values():
+        for failed in taken.undelivered.values():
             add_failure(self.failures, failed)
+        if end == "committed":
+            for place, later in taken.acknowledged.items():
+                self.committed.setdefault(place, Acknowledged()).extend(later)
+            self.untold += taken.untold
+            return
+        outcome: Outcome = "aborted" if end == "aborted" else "indeterminate"
+        for place, later in taken.acknowledged.items():
+            self._answer(
+                Part(*place, outcome, offsets)
+                for offsets in (*later.lost, later.standing)
+            )
+            nowhere = Part(*place, outcome, OffsetRanges(), later.without_offset)
+            self._answer([nowhere])
+            self.untold += [
+                (asked, Receipt(*place, offset, outcome))
+                for offset, asked in later.everyone()
+            ]
+        for asked, receipt in taken.untold:
+            if end == "aborted":
+                # It was not delivered, and certainly will not be.
+                receipt = receipt._replace(outcome="aborted")
+            self.untold.append((asked, receipt))
 
     def extend(self, later: _Ended) -> None:
         """Take in transactions that came after those here."""
-        self.add("committed", later.committed, later.failures)
-        for kind, answer in later.answered.items():
-            self._answer(kind, *answer)
+        self._answer(later.answered)
+        of_later = Answerable(later.committed, later.failures, later.untold)
+        self.add("committed", of_later)
 
-    def _answer(
-        self, kind: tuple[Place, Outcome], offsets: OffsetRanges, without_offset: int
-    ) -> None:
-        known, more = self.answered.get(kind, (OffsetRanges(), 0))
-        known.update(offsets)
-        self.answered[kind] = known, more + without_offset
+    def _answer(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            place = part.topic, part.partition
+            if place in self.committed:
+                self.committed[place].cut_by(part.offsets)
+            self.answered.add([part])
 
     def answerable(self) -> Answerable:
         """The same, as `confirm` takes it."""
-        parts = [
-            Part(*place, outcome, *answer)
-            for (place, outcome), answer in self.answered.items()
-        ]
-        return Answerable(self.committed, self.failures, parts)
+        return Answerable(self.committed, self.failures, self.untold, self.answered)
 
 
 class Transactions:
@@ -106,7 +122,7 @@ class Transactions:
         self._decide = decide
         self.has_gaps = False
         self._end: End = "aborted"
-        self._undecided: list[Messages] = []
+        self._undecided: list[Answerable] = []
         self._ended = _Ended()
         self._taken: _Ended | None = None
 
@@ -124,6 +140,7 @@ class Transactions:
             TopicUnavailable: Not all of it is reported on.
         """
         found: list[tuple[End, Failures]] = []
+        self._reported.begin()
         while True:
             try:
                 self._reported.await_all(deadline)
@@ -136,20 +153,20 @@ class Transactions:
         return found[0]
 
     def _put_away(self) -> tuple[End, Failures]:
-        messages, failures, _ = self._reported.take_in()
+        taken = self._reported.take_in()
+        failures = taken.undelivered
         self.has_gaps = self.has_gaps or bool(failures)
         end = self._end
         if end == "undecided":
             if any(failed.error != REPORT_LOST for failed in failures.values()):
                 # The client commits nothing of which a message has failed.
                 end = "aborted"
-            elif not messages:
+            elif not taken.acknowledged:
                 end = "unknowable"
         if end == "undecided":
-            self._undecided.append(messages)
-            self._ended.add("committed", {}, failures)
+            self._undecided.append(taken)
         else:
-            self._ended.add(end, messages, failures)
+            self._ended.add(end, taken)
         self._reported.answered()
         self._end = "aborted"
         return end, failures
@@ -162,16 +179,19 @@ class Transactions:
         """
         end: End = "aborted"
         while self._undecided:
-            messages = self._undecided[0]
-            end = self._decide(messages, deadline)
-            uninterrupted(partial(self._settled, end, messages), is_awaited=True)
+            taken = self._undecided[0]
+            end = self._decide(taken.acknowledged, deadline)
+            uninterrupted(partial(self._settled, end, taken), is_awaited=True)
         return end
 
-    def _settled(self, end: End, messages: Messages) -> None:
-        self._ended.add(end, messages, {})
+    def _settled(self, end: End, taken: Answerable) -> None:
+        self._ended.add(end, taken)
         del self._undecided[0]
 
     # As `confirm` takes it.
+
+    def begin(self) -> None:
+        """Nothing: what has ended by the time of `take` is due, and is waited for."""
 
     def take(self, deadline: float) -> Answerable:
         """Give the messages of all transactions that have ended.
@@ -179,13 +199,24 @@ class Transactions:
         Raises:
             EpochfenceError: What keeps it from telling how one ended.
         """
-        with self._turn:
+        with self._in_turn(deadline):
             if not self._is_open():
                 self.collect(deadline)
             self.settle(deadline)
             uninterrupted(self._take, is_awaited=True)
         assert self._taken is not None
         return self._taken.answerable()
+
+    @contextmanager
+    def _in_turn(self, deadline: float) -> Generator[None]:
+        if not self._turn.acquire(timeout=time_left(deadline)):
+            raise TopicUnavailable(
+                self._reported.topics(), "another thread is still ending a transaction"
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def _take(self) -> None:
         later, self._ended = self._ended, _Ended()

@@ -14,7 +14,7 @@ from epochfence.epochs.connection import Config, LastError
 from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
 from epochfence.epochs.partition_reader import PartitionReader
 from epochfence.epochs.synced_log import BeforeReload, SyncedLog, Unavailable
-from epochfence.epochs.topic_log import AppendUnknownError, Follower
+from epochfence.epochs.topic_log import Appended, AppendUnknownError, Follower
 from epochfence.epochs.topics import Answer, TopicFacts, TopicKeeper
 from epochfence.testing.log import Faults, MemoryLog
 from epochfence.testing.receiver import MemoryReceiver
@@ -111,16 +111,31 @@ class MemorySyncedLog(SyncedLog):
         discard: bool = False,
     ) -> None:
         """Append a record."""
+        outcome = self.append_all([(key, value)], deadline)[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+
+    def append_all(
+        self,
+        records: Sequence[tuple[bytes, bytes | None]],
+        deadline: float,
+        *,
+        discard: bool = False,
+    ) -> list[Appended]:
+        """Append records."""
+        return [self._append(key, value) for key, value in records]
+
+    def _append(self, key: bytes, value: bytes | None) -> Appended:
         lost = self.lost_outcomes[:1]
         del self.lost_outcomes[:1]
+        offset = 0
         if lost != [False]:
             self._telling = threading.get_ident()
             try:
-                self._memory.append_shared(self._topic, key, value)
+                offset = self._memory.append_shared(self._topic, key, value)
             finally:
                 self._telling = None
-        if lost:
-            raise AppendUnknownError("no acknowledgement came")
+        return AppendUnknownError("no acknowledgement came") if lost else offset
 
     def check_reading(self) -> None:
         """It is always read."""
@@ -153,6 +168,8 @@ class MemoryClients(Clients):
     Attributes:
         synced_logs: The topics of the ledger that were opened, by name.
     """
+
+    can_add_partitions = False
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
@@ -203,6 +220,12 @@ class MemoryClients(Clients):
     ) -> bool:
         """Members come and go by themselves here."""
         return False
+
+    def has_member(
+        self, config: Config, group: str, member_id: str, timeout_s: float
+    ) -> bool:
+        """Nobody is ever put out of a group here."""
+        return True
 
     def synced_log(
         self,

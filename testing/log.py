@@ -341,13 +341,15 @@ class MemoryLog:
             shared = self._shared[topic]
             shared.followers = [one for one in shared.followers if one is not follower]
 
-    def append_shared(self, topic: str, key: bytes, value: bytes | None) -> None:
-        """Write to a topic of the ledger."""
+    def append_shared(self, topic: str, key: bytes, value: bytes | None) -> int:
+        """Write to a topic of the ledger; give the offset."""
         with self.changed:
             shared = self._shared[topic]
             shared.records.append((key, value))
+            offset = len(shared.records) - 1
             for follower in list(shared.followers):
-                follower.take(len(shared.records) - 1, key, value)
+                follower.take(offset, key, value)
+            return offset
 
     def lose_shared(self, topic: str) -> None:
         """Lose what is in a topic of the ledger."""

@@ -12,16 +12,8 @@ from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.receipts import Receipts
 from epochfence.producers.fenced_producer import FencedProducer
 from epochfence.producers.judging import Settings
-from epochfence.producers.partition_watch import PartitionWatch
 from epochfence.testing.ledger import MemoryLedger
 from epochfence.testing.sender import MemorySender
-
-
-class _NoWatch(PartitionWatch):
-    """No partitions are added, so no thread has to look for them."""
-
-    def start(self) -> None:
-        """Do nothing."""
 
 
 class MemoryProducer(FencedProducer):
@@ -54,7 +46,6 @@ class MemoryProducer(FencedProducer):
         super().__init__(config or {}, ledger, leaderships, settings=settings)
         self.ledger = ledger
         self._sender = cast("MemorySender", self._producer)
-        self._watch = _NoWatch(self._territory, self._taking_over, self._end_leadership)
 
     # What is on its way.
 

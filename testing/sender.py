@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -42,6 +43,7 @@ class MemorySender:
         self._held: deque[_Sent] = deque()
         self._reports: deque[tuple[Report | None, KafkaError | None, Message]] = deque()
         self._failures: deque[tuple[int, bool]] = deque()
+        self._is_reported = threading.Event()
 
     @property
     def held_topics(self) -> list[str]:
@@ -83,8 +85,12 @@ class MemorySender:
         told = record
         if told is None:
             told = Message(topic=sent.topic, partition=sent.partition, error=error)
-        self._reports.append((sent.report, error, told))
+        self._report(sent, error, told)
         return record
+
+    def _report(self, sent: _Sent, error: KafkaError | None, message: Message) -> None:
+        self._reports.append((sent.report, error, message))
+        self._is_reported.set()
 
     # As confluent-kafka's.
 
@@ -110,13 +116,21 @@ class MemorySender:
             self._arrive(sent)
 
     def poll(self, timeout: float = -1) -> int:
-        """Serve reports."""
+        """Serve reports; wait for the first up to a `timeout` above 0, in seconds."""
+        if timeout > 0 and not self._reports:
+            self._is_reported.wait(timeout)
+        self._is_reported.clear()
         served = 0
         while self._reports:
             report, error, message = self._reports.popleft()
             served += 1
-            if report is not None:
-                report(error, message)
+            try:
+                if report is not None:
+                    report(error, message)
+            finally:
+                # Whoever keeps what it raised keeps this frame, and would keep the
+                # message from being taken for one that is reported on.
+                del report
         return served
 
     def flush(self, timeout: float = -1) -> int:
@@ -133,7 +147,7 @@ class MemorySender:
             sent = self._held.popleft()
             error = KafkaError(code)
             message = Message(topic=sent.topic, partition=sent.partition, error=error)
-            self._reports.append((sent.report, error, message))
+            self._report(sent, error, message)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Tell metadata."""

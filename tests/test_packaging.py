@@ -47,7 +47,8 @@ def test_the_library_needs_no_extra() -> None:
     """`import epochfence` works where what extras bring is missing."""
     code = (
         "import sys\n"
-        "for name in ('typer', 'rich', 'msgspec', 'psycopg', 'etcd3gw', 'kazoo'):\n"
+        "for name in ('typer', 'rich', 'msgspec', 'psycopg', 'etcd3gw', 'kazoo',\n"
+        "             'kubernetes'):\n"
         "    sys.modules[name] = None\n"
         "import epochfence\n"
         "from epochfence.__main__ import main\n"
@@ -68,6 +69,7 @@ def test_the_library_needs_no_extra() -> None:
         ("epochfence.elections", "PostgresElection", "psycopg", "postgres"),
         ("epochfence.elections", "EtcdElection", "etcd3gw", "etcd"),
         ("epochfence.elections", "ZookeeperElection", "kazoo", "zookeeper"),
+        ("epochfence.elections", "KubernetesElection", "kubernetes", "kubernetes"),
     ],
 )
 def test_what_lacks_its_driver_says_what_to_install(
@@ -104,7 +106,7 @@ def test_the_testing_kit_needs_no_extra_and_no_pytest() -> None:
     code = (
         "import sys\n"
         "for name in ('typer', 'rich', 'msgspec', 'psycopg', 'etcd3gw', 'kazoo',\n"
-        "             'pytest'):\n"
+        "             'kubernetes', 'pytest'):\n"
         "    sys.modules[name] = None\n"
         "import epochfence.testing\n"
     )

@@ -39,6 +39,18 @@ def test_the_files_that_it_links_to_are_there() -> None:
         assert (_ROOT / target).exists(), target
 
 
+def test_every_example_is_told_of_and_tested() -> None:
+    folder = _ROOT / "examples"
+    told = (folder / "README.md").read_text("utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)\)", told):
+        assert (folder / target).exists(), target
+    tests = [path.read_text("utf-8") for path in (_ROOT / "tests").rglob("test_*.py")]
+    for path in folder.glob("*.py"):
+        assert f"[{path.name}]" in told
+        is_tested = any(path.stem in test for test in tests)
+        assert is_tested or path.name == "record_takeover.py", path
+
+
 def test_every_error_is_in_its_table() -> None:
     import epochfence
 

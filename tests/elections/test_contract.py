@@ -13,6 +13,7 @@ from epochfence.elections import (
     Election,
     EtcdElection,
     KafkaElection,
+    KubernetesElection,
     PostgresElection,
     ZookeeperElection,
 )
@@ -26,6 +27,7 @@ from support.elections import (
     revoke_elected,
     session_of,
 )
+from support.leases import LeasePlace
 from support.waiting import wait_until
 
 
@@ -96,6 +98,33 @@ class TestEtcdElection(ElectionContract):
     def kill(self, candidate: Election) -> None:
         assert not candidate.lost.is_set(), "who is not elected is not found"
         revoke_elected(self.etcd, self.scope)
+
+
+class TestKubernetesElection(ElectionContract):
+    """By a Lease, at what stands in for Kubernetes or, if it is named, at a cluster."""
+
+    @pytest.fixture(autouse=True)
+    def _office(self, kubernetes: LeasePlace) -> Iterator[None]:
+        self.kubernetes = kubernetes
+        self.scope = f"office-{secrets.token_hex(6)}"
+        self.offices = {self.scope}
+        yield
+        for scope in self.offices:
+            kubernetes.delete(scope)
+
+    def open(self) -> Election:
+        return self.open_for(self.scope)
+
+    def open_for(self, scope: str) -> Election:
+        election = KubernetesElection(
+            self.kubernetes.kubeconfig, scope, lease_duration_s=2, interval_s=0.05
+        )
+        self.offices.add(scope)
+        return election
+
+    def kill(self, candidate: Election) -> None:
+        assert not candidate.lost.is_set(), "who is not elected is not found"
+        self.kubernetes.change(self.scope, holder_identity="")
 
 
 class TestZookeeperElection(ElectionContract):

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import certifi
@@ -16,6 +12,7 @@ import pytest
 from epochfence import ElectionUnavailable, MisconfiguredError
 from epochfence.elections import EtcdElection
 from epochfence.elections.etcd import election_prefix
+from support.answering import answering
 from support.election_servers import Etcd
 from support.elections import keys_of
 
@@ -140,30 +137,6 @@ def test_a_plain_server_that_is_asked_for_tls(etcd: Etcd, scope: str) -> None:
         candidate.campaign(_WAIT_S)
 
 
-@contextmanager
-def _answering(status: int, text: bytes) -> Generator[str, None, None]:
-    """A server of something else."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        do_POST = do_GET
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
 @pytest.mark.parametrize(
     ("status", "text", "kind", "said"),
     [
@@ -178,7 +151,7 @@ def test_what_is_no_etcd(
     status: int, text: bytes, kind: type[Exception], said: str
 ) -> None:
     with (
-        _answering(status, text) as endpoint,
+        answering(status, text) as endpoint,
         EtcdElection(endpoint, "office") as candidate,
         pytest.raises(kind, match=said),
     ):

@@ -1,4 +1,4 @@
-"""What holds of every election in which candidates stand in a line."""
+"""What holds of every election whose places are kept: in a line, or by a Lease."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,14 @@ import pytest
 
 from epochfence import ElectionUnavailable, MisconfiguredError
 from support.cut_network import CutNetwork
-from support.lines import LONG_S, EtcdLine, Line, ZookeeperLine
+from support.lines import (
+    LONG_S,
+    EtcdLine,
+    LeaseOffice,
+    Line,
+    Office,
+    ZookeeperLine,
+)
 from support.waiting import wait_until
 
 _SCRIPT = Path(__file__).parents[1] / "support" / "line_candidate.py"
@@ -29,11 +36,24 @@ _MOMENT_S = 5
 @pytest.fixture(params=["etcd", "zookeeper"])
 def line(request: pytest.FixtureRequest) -> Iterator[Line]:
     server = request.getfixturevalue(request.param)
-    kinds: dict[str, Any] = {"etcd": EtcdLine, "zookeeper": ZookeeperLine}
-    line: Line = kinds[request.param](server)
+    line = EtcdLine(server) if request.param == "etcd" else ZookeeperLine(server)
     yield line
     server.heal()  # else closing takes long
     line.close()
+
+
+@pytest.fixture(params=["etcd", "zookeeper", "lease_server"])
+def office(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Office]:
+    server = request.getfixturevalue(request.param)
+    kinds: dict[str, Callable[[Any], Office]] = {
+        "etcd": EtcdLine,
+        "zookeeper": ZookeeperLine,
+        "lease_server": lambda server: LeaseOffice(server, tmp_path),
+    }
+    office = kinds[request.param](server)
+    yield office
+    server.heal()  # else closing takes long
+    office.close()
 
 
 def test_who_came_first_is_next(line: Line) -> None:
@@ -51,19 +71,19 @@ def test_who_came_first_is_next(line: Line) -> None:
     assert third.campaign(_WAIT_S)
 
 
-def test_each_winner_has_a_higher_number(line: Line) -> None:
+def test_each_winner_has_a_higher_number(office: Office) -> None:
     numbers: list[int] = []
-    first, second = line.open(), line.open()
+    first, second = office.open(), office.open()
     for candidate in (first, second, first):
-        assert line.number(candidate) is None
+        assert office.number(candidate) is None
         assert candidate.campaign(_WAIT_S)
-        number = line.number(candidate)
+        number = office.number(candidate)
         assert number is not None
         assert candidate.campaign(0)
-        assert line.number(candidate) == number
+        assert office.number(candidate) == number
         numbers.append(number)
         candidate.resign()
-        assert line.number(candidate) is None
+        assert office.number(candidate) is None
     assert numbers == sorted(set(numbers))
 
 
@@ -82,9 +102,9 @@ def test_who_waits_follows_at_once(line: Line) -> None:
     assert time.monotonic() - begun < _MOMENT_S
 
 
-def test_who_is_stopped_is_replaced_and_knows_when_it_wakes(line: Line) -> None:
-    other = line.open()
-    command = [sys.executable, str(_SCRIPT), json.dumps(line.told(line.shortest_s))]
+def test_who_is_stopped_is_replaced_and_knows_when_it_wakes(office: Office) -> None:
+    other = office.open()
+    command = [sys.executable, str(_SCRIPT), json.dumps(office.told(office.shortest_s))]
     environment = {**os.environ, "PYTHONPATH": str(_SCRIPT.parents[1])}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -107,47 +127,47 @@ def test_who_is_stopped_is_replaced_and_knows_when_it_wakes(line: Line) -> None:
             sleeper.kill()
 
 
-def test_a_server_that_stands_still_deposes_by_the_clock(line: Line) -> None:
-    candidate = line.open(line.shortest_s)
+def test_a_server_that_stands_still_deposes_by_the_clock(office: Office) -> None:
+    candidate = office.open(office.shortest_s)
     assert candidate.campaign(_WAIT_S)
-    number = line.number(candidate)
-    line.server.freeze()
+    number = office.number(candidate)
+    office.server.freeze()
     begun = time.monotonic()
     assert candidate.lost.wait(_WAIT_S)
-    assert time.monotonic() - begun < line.shortest_s + 1
-    assert line.number(candidate) is None
+    assert time.monotonic() - begun < office.shortest_s + 1
+    assert office.number(candidate) is None
     begun = time.monotonic()
     with pytest.raises(ElectionUnavailable, match=r"no answer|no session|no other"):
         candidate.campaign(0)
-    assert time.monotonic() - begun < line.shortest_s + _MOMENT_S
-    line.server.thaw()
-    wait_until(lambda: _stands(line, candidate), _WAIT_S, "it is elected again")
-    again = line.number(candidate)
+    assert time.monotonic() - begun < office.shortest_s + _MOMENT_S
+    office.server.thaw()
+    wait_until(lambda: _stands(office, candidate), _WAIT_S, "it is elected again")
+    again = office.number(candidate)
     assert again is not None
     assert number is not None
     assert again > number
 
 
-def _stands(line: Line, candidate: Any) -> bool:
+def _stands(office: Office, candidate: Any) -> bool:
     try:
         return bool(candidate.campaign(1))
     except ElectionUnavailable:
         return False
 
 
-def test_a_server_that_restarts_soon_deposes_nobody(line: Line) -> None:
-    elected, other = line.open(15), line.open(15)
+def test_a_server_that_restarts_soon_deposes_nobody(office: Office) -> None:
+    elected, other = office.open(15), office.open(15)
     assert elected.campaign(_WAIT_S)
-    number = line.number(elected)
+    number = office.number(elected)
     assert not other.campaign(0)
-    line.server.stop()
+    office.server.stop()
     with pytest.raises(ElectionUnavailable, match=r"for 'office-.*127\.0\.0\.1"):
         other.campaign(0)
-    line.server.start()
+    office.server.start()
     wait_until(lambda: _answers(other), _WAIT_S, "the other one has been answered")
     assert not elected.lost.is_set()
     assert elected.campaign(0)
-    assert line.number(elected) == number
+    assert office.number(elected) == number
     elected.resign()
     assert other.campaign(_WAIT_S)
 
@@ -179,10 +199,10 @@ def test_who_is_cut_off_knows_when_another_is_elected(line: Line) -> None:
         assert time.monotonic() - begun < 2 * _MOMENT_S
 
 
-def test_a_broken_connection_is_no_lost_office(line: Line) -> None:
-    other = line.open()
-    with CutNetwork(line.port) as network:
-        elected = line.open(port=network.port)
+def test_a_broken_connection_is_no_lost_office(office: Office) -> None:
+    other = office.open()
+    with CutNetwork(office.port) as network:
+        elected = office.open(port=network.port)
         assert elected.campaign(_WAIT_S)
         network.reset()
         # Asked at another connection, since the first one is gone.
@@ -193,8 +213,8 @@ def test_a_broken_connection_is_no_lost_office(line: Line) -> None:
         assert other.campaign(_WAIT_S)
 
 
-def test_a_server_that_is_not_there(line: Line) -> None:
-    candidate = line.open(port=1)
+def test_a_server_that_is_not_there(office: Office) -> None:
+    candidate = office.open(port=1)
     begun = time.monotonic()
     for _ in range(2):
         with pytest.raises(ElectionUnavailable, match="refused"):
@@ -204,8 +224,8 @@ def test_a_server_that_is_not_there(line: Line) -> None:
     assert candidate.lost.is_set()
 
 
-def test_a_forked_process_has_no_office_and_ends_none(line: Line) -> None:
-    elected, other = line.open(), line.open()
+def test_a_forked_process_has_no_office_and_ends_none(office: Office) -> None:
+    elected, other = office.open(), office.open()
     assert elected.campaign(_WAIT_S)
     read, write = os.pipe()
     child = os.fork()
@@ -227,8 +247,8 @@ def test_a_forked_process_has_no_office_and_ends_none(line: Line) -> None:
     assert not elected.lost.is_set()
 
 
-def test_what_an_election_does_not_do(line: Line) -> None:
-    with line.open() as candidate:
+def test_what_an_election_does_not_do(office: Office) -> None:
+    with office.open() as candidate:
         with pytest.raises(TypeError, match="cannot be pickled"):
             pickle.dumps(candidate)
         never: Any

@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 import json
-import secrets
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
+import psycopg
 import pytest
 
 from support.brokers import KafkaBroker
-from support.candidate import opened
-from support.elections import SOON
+from support.candidate import number, opened
+from support.elections import SOON, an_office
 from support.ledgers import unnamed_topics
 
 _SCRIPT = Path(__file__).parents[1] / "support" / "candidate.py"
 _WAIT_S = 60
 
 
-@pytest.mark.parametrize("kind", SOON)
+@pytest.mark.parametrize(
+    ("kind", "by_sequence"), [*((kind, False) for kind in SOON), ("postgres", True)]
+)
 def test_who_is_stopped_after_the_election_loses_the_claim(
-    kind: str, kafka: KafkaBroker, request: pytest.FixtureRequest
+    kind: str, by_sequence: bool, kafka: KafkaBroker, request: pytest.FixtureRequest
 ) -> None:
+    """Even with a number from elsewhere that is above the successor's."""
     topics = unnamed_topics(kafka)
-    told: dict[str, Any] = {
-        "kind": kind,
-        "times": SOON[kind],
-        "scope": f"office-{secrets.token_hex(6)}",
+    told = {
+        **an_office(kind, request),
         "servers": kafka.bootstrap_servers,
         **topics.names,
     }
-    if kind == "postgres":
-        told["conninfo"] = request.getfixturevalue("database")
-    elif kind != "kafka":
-        told["server"] = f"127.0.0.1:{request.getfixturevalue(kind).port}"
+    if by_sequence:
+        told["sequence"] = f'"{told["scope"]}"'
+        with psycopg.connect(told["conninfo"]) as connection:
+            connection.execute(f"CREATE SEQUENCE {told['sequence']}".encode())
     command = [sys.executable, str(_SCRIPT), json.dumps(told)]
     with (
         topics.open() as ledger,
@@ -52,7 +52,9 @@ def test_who_is_stopped_after_the_election_loses_the_claim(
             election = opened(told)
             seen = ledger.refresh().epoch_of(told["scope"])
             assert election.campaign(_WAIT_S)
-            leadership = ledger.claim(told["scope"], holder="successor", seen=seen)
+            leadership = ledger.claim(
+                told["scope"], holder="successor", seen=seen, exactly=number(told)
+            )
             sleeper.send_signal(signal.SIGCONT)
             sleeper.stdin.write("claim\n")
             sleeper.stdin.flush()

@@ -343,7 +343,7 @@ def test_damaged_and_unknown_records(command: Command) -> None:
         (["--timeout", "0"], ["--timeout"]),
         (["--timeout", "x"], ["--timeout"]),
         (["--attribute", "x"], ["--attribute", "NAME=VALUE"]),
-        (["--seen", "1", "--exactly", "2"], ["seen and exactly"]),
+        (["--at-least", "1", "--exactly", "2"], ["at_least and exactly"]),
         (["--exactly", str(2**63)], ["exactly", "2^63-1"]),
     ],
 )

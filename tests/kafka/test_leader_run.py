@@ -16,6 +16,7 @@ import pytest
 from epochfence import Ledger
 from support import auditing
 from support.brokers import KafkaBroker
+from support.leases import LeasePlace
 from support.ledgers import LedgerTopics
 from support.reading import read_all
 from support.waiting import wait_until
@@ -135,6 +136,31 @@ def test_a_leader_that_sleeps_is_followed_and_its_program_ends(
     assert "waiting" in first.log
 
 
+def test_the_election_may_be_in_kubernetes(
+    topics: LedgerTopics,
+    kubernetes: LeasePlace,
+    scope: str,
+    runners: list[Runner],
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "told"
+    rest = ["--election", "kubernetes", "--election-server", kubernetes.kubeconfig]
+    runners.append(Runner(topics, scope, tmp_path, *rest, *program(_PROGRAM, str(out))))
+    runners[0].out = out
+    try:
+        wait_until(lambda: runners[0].said, _WAIT_S, "the program runs")
+        spec = kubernetes.read(scope).spec
+        assert spec is not None
+        assert f":{runners[0].process.pid}:" in (spec.holder_identity or "")
+        runners[0].process.terminate()
+        assert runners[0].wait() == 0
+        spec = kubernetes.read(scope).spec
+        assert spec is not None
+        assert spec.holder_identity == ""
+    finally:
+        kubernetes.delete(scope)
+
+
 def test_who_ends_by_itself_ends_it(
     topics: LedgerTopics, scope: str, runners: list[Runner], tmp_path: Path
 ) -> None:
@@ -199,6 +225,17 @@ def test_what_does_not_end_is_killed_with_all_it_has_started(
         (
             ["--election", "postgres", "--election-server", "x=", "--", "true"],
             "connect",
+        ),
+        (
+            [
+                "--election",
+                "kubernetes",
+                "--election-server",
+                "gone.yaml",
+                "--",
+                "true",
+            ],
+            "there is no such file",
         ),
         (["--election", "raft", "--", "true"], "raft"),
         ([], "COMMAND"),

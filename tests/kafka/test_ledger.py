@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -116,15 +117,15 @@ from epochfence.epochs.topics import TopicKeeper
 
 servers, coordination, table, timeout_s = sys.argv[1:]
 names = dict(coordination_topic=coordination, table_topic=table)
-append = TopicLog.append
+append_all = TopicLog.append_all
 
-def append_and_stop(self, key, value, deadline, **more):
-    offset = append(self, key, value, deadline, **more)
-    if key.startswith(b"claim/"):
+def append_and_stop(self, records, deadline, **more):
+    offsets = append_all(self, records, deadline, **more)
+    if records[0][0].startswith(b"claim/"):
         os.kill(os.getpid(), signal.SIGSTOP)
-    return offset
+    return offsets
 
-TopicLog.append = append_and_stop
+TopicLog.append_all = append_and_stop
 with Ledger({"bootstrap.servers": servers}, **names) as ledger:
     try:
         won = ledger.claim("s", holder="stopped", timeout_s=float(timeout_s))
@@ -374,6 +375,30 @@ def test_a_topic_made_anew_is_compared_with_the_table(
     assert ledger.refresh().epoch_of("s") == 2
 
 
+@pytest.mark.rule(20)
+def test_a_lost_ledger_takes_no_number_from_elsewhere(
+    kafka: KafkaBroker, topics: LedgerTopics, ledger: Ledger
+) -> None:
+    """Not even one that is above what was in use: an operator decides."""
+    held = ledger.claim("r", holder="a", exactly=40)
+    row = EpochStart("orders", "x" * 22, 0, "r", 40, held.grant_id, Position(0, 9))
+    write_record(kafka, topics.table_topic, row_key(row), ROW_VALUE)
+    kafka.delete_topic(topics.coordination_topic)
+    with topics.open() as other:  # it has seen no grant: the table tells
+        for number in (7, 40, 41):
+            for one in (other, ledger):
+                with pytest.raises(LedgerRegressed) as regressed:
+                    one.claim("r", holder="b", exactly=number)
+                numbers = (regressed.value.ledger_epoch, regressed.value.seen_epoch)
+                assert numbers == (0, 40)
+                assert "--at-least 41" in str(regressed.value)
+        assert list(other.claims()) == []
+        other.claim("r", holder="operator", at_least=41)
+        with pytest.raises(ClaimLost):
+            other.claim("r", holder="b", exactly=41)
+        assert other.claim("r", holder="b", exactly=57).epoch == 57
+
+
 def test_a_topic_made_anew_with_bad_settings_is_refused(
     topics: LedgerTopics, ledger: Ledger
 ) -> None:
@@ -423,22 +448,25 @@ def test_a_topic_made_anew_between_the_sync_and_the_claim(
 ) -> None:
     """The claim lands in the new log, behind another's, while the old one is read."""
     ledger.claim("s", holder="a")
-    append = TopicLog.append
+    append_all = TopicLog.append_all
     rivals: list[Leadership] = []
 
     def made_anew_before(
-        log: TopicLog, key: bytes, value: bytes | None, deadline: float, **more: Any
-    ) -> int:
-        if key.startswith(b"claim/") and not rivals:
-            monkeypatch.setattr(TopicLog, "append", append)
+        log: TopicLog,
+        records: Sequence[tuple[bytes, bytes | None]],
+        deadline: float,
+        **more: Any,
+    ) -> Any:
+        if records[0][0].startswith(b"claim/") and not rivals:
+            monkeypatch.setattr(TopicLog, "append_all", append_all)
             topics.kafka.delete_topic(topics.coordination_topic)
             with topics.open() as rival:
                 rivals.append(rival.claim("s", holder="rival", at_least=7))
                 for _ in range(20):
                     rival.refresh()
-        return append(log, key, value, deadline, **more)
+        return append_all(log, records, deadline, **more)
 
-    monkeypatch.setattr(TopicLog, "append", made_anew_before)
+    monkeypatch.setattr(TopicLog, "append_all", made_anew_before)
     with pytest.raises((ClaimLost, ClaimUnknown)):
         ledger.claim("s", holder="b", timeout_s=20)
     assert ledger.refresh().latest("s") == rivals[0].claim

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import epochfence
 from support.brokers import KafkaBroker
+from support.election_servers import Etcd
 from support.ledgers import unnamed_topics
 from support.reading import read_all
 from support.stream import Stream, read_count, stamp, values_of
@@ -105,6 +106,70 @@ def test_a_relay_that_leads(
     values = [record.value() for record in read_all(kafka, topic)]
     written = [b"first", b"second", b"third", b"fourth"]
     assert [value for value in values if value is not None] == written
+
+
+def test_a_leader_for_each_assigned_partition(
+    kafka: KafkaBroker, play: Play, topic: str
+) -> None:
+    orders = kafka.create_topic("partitioned", partitions=3)
+    prices = kafka.create_topic("prices", partitions=3)
+    values = [f"order {number}".encode() for number in range(3)]
+    earliest = {"auto.offset.reset": "earliest"}
+    code = block_with("PartitionLeaderships(").replace('"pricing"', repr(topic))
+    code = code.replace('"orders"', repr(orders)).replace('"prices"', repr(prices))
+    code = code.replace("{**kafka,", f"{{**kafka, **{earliest},")
+    stopping = threading.Event()
+
+    def stop() -> None:
+        def are_all_priced() -> bool:
+            found = {record.value() for record in read_all(kafka, prices)}
+            return found >= set(values)
+
+        try:
+            wait_until(are_all_priced, 60, "all is priced")
+        finally:
+            stopping.set()
+
+    with epochfence.Ledger(kafka.config) as ledger:
+        leader = ledger.claim("orders-writer", holder="pod")
+        with epochfence.FencedProducer(kafka.config, ledger, leader) as producer:
+            producer.take_over([orders])
+            for number, value in enumerate(values):
+                producer.produce(orders, value, partition=number)
+            assert producer.confirm().are_all_admitted
+        stopper = threading.Thread(target=stop)
+        stopper.start()
+        play(code, {"stopping": stopping})
+        stopper.join()
+        config = {**kafka.config, **earliest, "group.id": topic}
+        with epochfence.FencedConsumer(
+            config, ledger, require={prices: ["pricing/{partition}"], orders: []}
+        ) as consumer:
+            places = [TopicPartition(orders, number) for number in range(3)]
+            committed = consumer.committed(places, timeout=30)
+            consumer.subscribe([prices])
+            assert set(values_of(consumer.consume(3, 30))) == set(values)
+        # Behind the barrier, and the order.
+        assert [place.offset for place in committed] == [2, 2, 2]
+
+
+def test_epochs_that_etcd_counts(
+    play: Play, etcd: Etcd, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = block_with("office.revision").replace("http://localhost:2379", etcd.endpoint)
+    play(code.replace('"billing"', repr(topic)), {})
+    assert capsys.readouterr().out == "True\n"
+
+
+def test_leading_on_an_event_loop(
+    topic: str, play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = block_with("async_lead(").replace(
+        'KafkaElection(kafka, "writer")',
+        f'KafkaElection(kafka, "writer-{topic}", topic={topic!r})',
+    )
+    play(code, {})
+    assert capsys.readouterr().out == "in the log: 1\nadmitted\n"
 
 
 @pytest.fixture

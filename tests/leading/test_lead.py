@@ -30,44 +30,10 @@ from epochfence.testing import MemoryConsumer, MemoryLedger, MemoryLog, MemoryPr
 from epochfence.testing.clients import MemoryKeeper
 from epochfence.testing.plugin import Zombie
 from support.local_election import LocalElection, LocalOffice
+from support.local_lead import SCOPE, NewLead
 from support.waiting import wait_until
 
-SCOPE = "w"
-
-NewLead = Callable[..., lead]
-
-
-@pytest.fixture(autouse=True)
-def topic(memory_log: MemoryLog) -> None:
-    memory_log.create_topic("orders", partitions=2)
-
-
-@pytest.fixture
-def office() -> LocalOffice:
-    return LocalOffice()
-
-
-@pytest.fixture
-def election(office: LocalOffice) -> LocalElection:
-    return LocalElection(office)
-
-
-@pytest.fixture
-def new_lead(memory_ledger: MemoryLedger, election: LocalElection) -> NewLead:
-    def make(**options: Any) -> lead:
-        ledger = options.pop("ledger", memory_ledger)
-        given: dict[str, Any] = {
-            "election": election,
-            "scope": SCOPE,
-            "topics": ["orders"],
-            "holder": "a",
-            "longest_wait_s": 0.2,
-            "new_producer": partial(MemoryProducer, ledger),
-            **options,
-        }
-        return lead({}, ledger, **given)
-
-    return make
+pytestmark = pytest.mark.usefixtures("topic")
 
 
 class Service:

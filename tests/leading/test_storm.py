@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import random
-import secrets
-from contextlib import closing
-from typing import Any
+from contextlib import ExitStack, closing
 
 import pytest
 
-from support.brokers import KafkaBroker
-from support.elections import SOON
-from support.leaders_storm import Storm
+from support.elections import SOON, an_office
+from support.leaders_storm import Storm, open_doors
 from support.ledgers import unnamed_topics
 
-_CANDIDATES = 3
-_SUCCESSIONS = 3
+_CANDIDATES = 5
+_SUCCESSIONS = 10
 
 
 @pytest.mark.parametrize("kind", SOON)
 def test_leaders_count_on_without_a_gap(
-    kind: str, kafka: KafkaBroker, request: pytest.FixtureRequest
+    kind: str, request: pytest.FixtureRequest
 ) -> None:
-    told: dict[str, Any] = {
-        "kind": kind,
-        "times": SOON[kind],
-        "scope": f"counter-{secrets.token_hex(6)}",
-    }
-    if kind == "postgres":
-        told["conninfo"] = request.getfixturevalue("database")
-    elif kind != "kafka":
-        told["server"] = f"127.0.0.1:{request.getfixturevalue(kind).port}"
-    with closing(Storm(kafka, unnamed_topics(kafka), told, _CANDIDATES)) as storm:
+    told = an_office(kind, request)
+    with ExitStack() as stack:
+        kafka, doors = open_doors(stack, _CANDIDATES, told)
+        storm = stack.enter_context(
+            closing(Storm(kafka, unnamed_topics(kafka), told, doors))
+        )
         storm.play(random.Random(kind), _SUCCESSIONS)
         assert storm.check() > _SUCCESSIONS

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from epochfence import ClaimLost, Ledger, LedgerUnavailable, MisconfiguredError
+from epochfence import (
+    Claimed,
+    ClaimLost,
+    ClaimUnknown,
+    Ledger,
+    LedgerUnavailable,
+    MisconfiguredError,
+)
 from epochfence.testing import MemoryLedger
 
 
@@ -77,3 +84,73 @@ def test_what_a_ledger_cannot_do(memory_ledger: MemoryLedger) -> None:
     memory_ledger.close()
     with pytest.raises(LedgerUnavailable, match="closed"):
         memory_ledger.watch(print)
+
+
+# Many claims at once.
+
+
+@pytest.mark.rule(16)
+def test_many_scopes_are_claimed_at_once(memory_ledger: MemoryLedger) -> None:
+    memory_ledger.claim("orders/1", holder="a")
+    memory_ledger.claim("orders/2", holder="a")
+    claimed = memory_ledger.claim_all(
+        ["orders/0", "orders/1", "orders/2", "orders/0"],
+        holder="b",
+        seen={"orders/0": 0, "orders/1": 0},
+        attributes={"url": "here"},
+    )
+    assert {scope: one.epoch for scope, one in claimed.won.items()} == {
+        "orders/0": 1,
+        "orders/2": 2,
+    }
+    for one in claimed.won.values():
+        one.verify()
+        assert (one.holder, dict(one.attributes)) == ("b", {"url": "here"})
+    assert len({one.grant_id for one in claimed.won.values()}) == 2
+    (lost,) = claimed.failed.values()
+    assert isinstance(lost, ClaimLost)
+    assert (lost.scope, lost.claimed_epoch, lost.latest_epoch) == ("orders/1", 1, 1)
+    assert len(list(memory_ledger.claims())) == 4, "who has lost already asks nobody"
+    assert memory_ledger.claim_all([], holder="b") == Claimed({}, {})
+
+
+def test_one_claim_of_many_is_not_known(memory_ledger: MemoryLedger) -> None:
+    memory_ledger.lose_outcome()
+    memory_ledger.lose_outcome(granted=False)
+    claimed = memory_ledger.claim_all(["a", "b", "c"], holder="x")
+    assert list(claimed.won) == ["c"]
+    assert list(map(type, claimed.failed.values())) == [ClaimUnknown] * 2
+    assert list(claimed.failed) == ["a", "b"]
+    assert [claim.scope for claim, _ in memory_ledger.claims()] == ["a", "c"]
+
+
+def test_many_claims_that_nobody_can_read_back(memory_ledger: MemoryLedger) -> None:
+    error = LedgerUnavailable(memory_ledger.coordination_topic, "no broker answers")
+    memory_ledger.fail(error)
+    with pytest.raises(LedgerUnavailable):
+        memory_ledger.claim_all(["a", "b"], holder="x")
+    assert list(memory_ledger.claims()) == []
+
+
+@pytest.mark.parametrize(
+    ("scopes", "more", "words"),
+    [
+        ("orders/3", {}, r"Use .'orders/3'."),
+        (7, {}, "a list of scopes"),
+        (["a b"], {}, "A-Z a-z 0-9"),
+        (["a", None], {}, "scope"),
+        (["a"], {"seen": 3}, "a mapping of scopes"),
+        (["a"], {"seen": {"a": "3"}}, "seen"),
+        (["a"], {"seen": {"a": 2**40}}, "allow_jump"),
+        (["a"], {"holder": None}, "holder"),
+        (["a"], {"attributes": {"a": "x" * 200_000}}, "attributes"),
+        (["a"], {"timeout_s": -1}, "timeout_s"),
+    ],
+)
+def test_many_claims_that_make_no_sense(
+    memory_ledger: MemoryLedger, scopes: Any, more: dict[str, Any], words: str
+) -> None:
+    arguments: dict[str, Any] = {"holder": "a", **more}
+    with pytest.raises(MisconfiguredError, match=words):
+        memory_ledger.claim_all(scopes, **arguments)
+    assert list(memory_ledger.claims()) == []

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from epochfence import FencedTransactionalProducer, Leadership, MisconfiguredError
+from epochfence.producers.shared_client import SharedClient
 from epochfence.testing import MemoryLedger
 from support.unreached import NOBODY_THERE, with_real_clients
 
@@ -42,6 +43,15 @@ def test_a_client_that_is_given(
     given: Any = Producer(NOBODY_THERE)
     with pytest.raises(MisconfiguredError, match="replaced"):
         FencedTransactionalProducer(given, memory_ledger, leadership)
+
+
+def test_a_client_that_is_shared(
+    memory_ledger: MemoryLedger, leadership: Leadership
+) -> None:
+    shared: Any = SharedClient({}, memory_ledger)
+    with pytest.raises(MisconfiguredError, match="cannot be shared"):
+        FencedTransactionalProducer(shared, memory_ledger, leadership)
+    shared.close()
 
 
 def test_no_settings(memory_ledger: MemoryLedger, leadership: Leadership) -> None:

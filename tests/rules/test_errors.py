@@ -41,6 +41,18 @@ _ERRORS: list[tuple[EpochfenceError, list[str]]] = [
         epochfence.ElectionUnavailable("of w at etcd", "connection refused"),
         ["of w at etcd", "connection refused", "Nothing was decided", "try again"],
     ),
+    (
+        epochfence.NotAssigned("t", 3, "it was revoked"),
+        ["t[3]", "it was revoked", "Drop", "polling"],
+    ),
+    (
+        epochfence.ClaimLost("s", 3, 7, "pod-7", is_exact=True),
+        ["3", "'s'", "7", "'pod-7'", "fallen behind", "set it above 7"],
+    ),
+    (
+        epochfence.EpochUnavailable("sequence billing_epoch", "connection refused"),
+        ["sequence billing_epoch", "refused", "Nothing was claimed", "try again"],
+    ),
     (epochfence.LedgerClosed("c"), ["'c'", "closed", "Nothing", "Open another"]),
     (epochfence.TableUnavailable("c", "gone"), ["'c'", "gone", "Nothing"]),
     (epochfence.TopicUnavailable("t", "gone", 3, 9), ["3", "'t'", "gone", "9"]),

@@ -182,6 +182,8 @@ def test_the_epoch_to_claim() -> None:
     assert plan_epoch("s", latest, at_least=5) == 8
     assert plan_epoch("s", latest, at_least=50) == 50
     assert plan_epoch("s", latest, exactly=9) == 9
+    assert plan_epoch("s", latest, seen=7, exactly=9) == 9
+    assert plan_epoch("s", None, seen=0, exactly=9) == 9
 
 
 @pytest.mark.rule(17)
@@ -190,6 +192,53 @@ def test_what_cannot_win_is_lost_at_once(asked: dict[str, Any]) -> None:
     with pytest.raises(ClaimLost) as lost:
         plan_epoch("s", claim("s", 7), **asked)
     assert (lost.value.latest_epoch, lost.value.holder) == (7, "holder-a")
+
+
+@pytest.mark.rule(16)
+def test_a_number_from_elsewhere_does_not_win_over_who_claimed_meanwhile() -> None:
+    """Who sleeps before it takes a number gets one above its successor's."""
+    with pytest.raises(ClaimLost) as lost:
+        plan_epoch("s", claim("s", 8), seen=7, exactly=9)
+    assert (lost.value.claimed_epoch, lost.value.latest_epoch) == (9, 8)
+    assert not lost.value.is_exact
+
+
+@pytest.mark.rule(17)
+@pytest.mark.parametrize(
+    ("asked", "is_behind"),
+    [
+        ({"exactly": 7}, True),
+        ({"exactly": 7, "seen": 7}, True),
+        ({"exactly": 5, "seen": 6}, True),
+        ({"exactly": 7, "seen": 6}, False),
+        ({"seen": 6}, False),
+    ],
+)
+def test_a_number_that_is_not_above_what_was_seen_has_fallen_behind(
+    asked: dict[str, Any], is_behind: bool
+) -> None:
+    with pytest.raises(ClaimLost) as lost:
+        plan_epoch("s", claim("s", 7), **asked)
+    assert lost.value.is_exact is is_behind
+    assert lost.value.latest_epoch == 7
+
+
+@pytest.mark.rule(20)
+@pytest.mark.parametrize("latest", [None, claim("s", 7)])
+def test_a_ledger_below_what_was_seen_is_given_no_number_from_elsewhere(
+    latest: Claim | None,
+) -> None:
+    for number in (8, 9, 10):
+        with pytest.raises(LedgerRegressed) as regressed:
+            plan_epoch("s", latest, seen=9, exactly=number)
+        known = 0 if latest is None else 7
+        assert (regressed.value.ledger_epoch, regressed.value.seen_epoch) == (known, 9)
+
+
+def test_a_huge_number_from_elsewhere_is_the_one_that_is_named() -> None:
+    with pytest.raises(MisconfiguredError, match="allow_jump") as huge:
+        plan_epoch("s", None, seen=0, exactly=2**32 + 1)
+    assert (huge.value.setting, huge.value.value) == ("exactly", 2**32 + 1)
 
 
 @pytest.mark.rule(18)
@@ -216,8 +265,10 @@ def test_the_last_epoch_ends_a_scope() -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        {"seen": 1, "exactly": 2},
         {"seen": 1, "at_least": 2},
+        {"at_least": 2, "exactly": 2},
+        {"seen": 1, "at_least": 2, "exactly": 2},
+        {"seen": -1, "exactly": 2},
         {"seen": -1},
         {"exactly": 0},
         {"exactly": 2**63},

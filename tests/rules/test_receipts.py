@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochfence.epochs.acknowledged import Acknowledged
+from epochfence.epochs.acknowledged import Acknowledged, Acknowledgement, Asked
 from epochfence.epochs.offset_ranges import OffsetRanges
-from epochfence.epochs.receipts import Part, Receipt, Receipts, Undelivered
+from epochfence.epochs.receipts import (
+    OUTCOMES,
+    Outcome,
+    Part,
+    Receipt,
+    Receipts,
+    Undelivered,
+)
 
 offsets = st.integers(0, 30)
 
@@ -73,10 +80,16 @@ class Messages:
         self.lost: list[int] = []
 
     def add(self, offset: int) -> None:
-        if offset in self.standing:
+        self.cut_by(offset)
+        self.standing.append(offset)
+
+    def cut_by(self, offset: int) -> bool:
+        """Take in that a message came to an offset; whether one was there."""
+        is_again = offset in self.standing
+        if is_again:
             self.lost += [one for one in self.standing if one >= offset]
             self.standing = [one for one in self.standing if one < offset]
-        self.standing.append(offset)
+        return is_again
 
 
 @given(st.lists(st.lists(offsets | st.none())))
@@ -122,6 +135,73 @@ def test_an_offset_that_comes_again_in_what_follows() -> None:
     assert list(earlier.standing) == [1, 2, 3, 4, 9]
     assert sorted(offset for lost in earlier.lost for offset in lost) == [3, 7, 8]
     assert earlier.is_truncated
+
+
+class Fates:
+    """The dumb model of who asked: what became of each, in the order of reports."""
+
+    def __init__(self) -> None:
+        self.where: dict[Asked, int | None] = {}
+        self.fate: dict[Asked, str] = {}
+
+    def add(self, offset: int | None, asked: Asked) -> None:
+        self.where[asked] = offset
+        self.fate[asked] = "nowhere" if offset is None else "standing"
+
+    def truncate(self, offset: int) -> None:
+        for asked, where in self.where.items():
+            if where is not None and where >= offset:
+                self.fate[asked] = "lost"
+
+
+def fates(acknowledged: Acknowledged) -> dict[Asked, str]:
+    """What is told of everybody who asked."""
+    return {
+        **dict.fromkeys(acknowledged.asked.values(), "standing"),
+        **{asked: "lost" for _, asked in acknowledged.asked_lost},
+        **dict.fromkeys(acknowledged.asked_nowhere, "nowhere"),
+    }
+
+
+asking = st.lists(st.tuples(offsets | st.none(), st.booleans()))
+
+
+@given(st.lists(st.tuples(asking, st.booleans()), max_size=4))
+def test_who_asked(
+    batches: list[tuple[list[tuple[int | None, bool]], bool]],
+) -> None:
+    """However the reports are batched and given back, each is told of its own message:
+    not of another that was acknowledged at the same offset. Nor is that forgotten of
+    messages that are told of elsewhere, such as those of an aborted transaction."""
+    acknowledged, model = Acknowledged(), Fates()
+    standing = Messages()
+    for batch, is_kept in batches:
+        since = Acknowledged(acknowledged.standing) if is_kept else Acknowledged()
+        reports: list[Acknowledgement] = []
+        elsewhere: set[Asked] = set()
+        for offset, is_asked in batch:
+            if offset is not None:
+                if standing.cut_by(offset):
+                    model.truncate(offset)
+                if is_kept:
+                    standing.add(offset)
+            asked = Asked(print)
+            if is_asked and is_kept:
+                model.add(offset, asked)
+            elif is_asked:
+                elsewhere.add(asked)
+            reports.append((offset, asked) if is_asked else offset)
+        since.add(reports)
+        if is_kept:
+            acknowledged.extend(since)
+        else:
+            assert {asked for _, asked in since.everyone()} == elsewhere
+            for some in (*since.lost, since.standing):
+                acknowledged.cut_by(some)
+    assert fates(acknowledged) == model.fate
+    assert list(acknowledged.standing) == sorted(standing.standing)
+    assert all(offset == model.where[a] for offset, a in acknowledged.asked.items())
+    assert all(offset == model.where[a] for offset, a in acknowledged.asked_lost)
 
 
 PARTS = [
@@ -187,3 +267,35 @@ def test_all_admitted_means_all() -> None:
     assert not Receipts(PARTS[1:2]).are_all_admitted
     nothing = Receipts()
     assert (len(nothing), bool(nothing)) == (0, True)
+
+
+@given(st.lists(st.lists(st.tuples(offsets, st.sampled_from(OUTCOMES)))))
+def test_answers_are_joined(answers: list[list[tuple[int, Outcome]]]) -> None:
+    """Nothing is told twice, and nothing less often than it was."""
+    several = [
+        Receipts(
+            [
+                Part("t", offset % 2, outcome, OffsetRanges([offset]))
+                for offset, outcome in answer
+            ],
+            [Undelivered("t", 0, "E", "first", 1)] if answer else [],
+        )
+        for answer in answers
+    ]
+    joined = Receipts.joined(several)
+    expected = sorted(receipt for receipts in several for receipt in receipts)
+    assert sorted(joined) == expected
+    assert sum(failed.messages for failed in joined.undelivered) == sum(
+        map(bool, answers)
+    )
+    assert Receipts.joined([joined, Receipts()]).counts == joined.counts
+
+
+def test_answers_in_a_row_take_no_room() -> None:
+    one_by_one = [
+        Receipts([Part("t", 0, "admitted", OffsetRanges([offset]))])
+        for offset in (3, 1, 2)
+    ]
+    joined = Receipts.joined(one_by_one)
+    assert [receipt.offset for receipt in joined] == [1, 2, 3]
+    assert len(vars(joined)["_parts"]) == 1

@@ -1,7 +1,8 @@
 """A candidate, as a process: `python candidate.py JSON`, where the test tells the rest.
 
 It reads the latest epoch, is elected, and says so. When it is told to, by a line, it
-claims; and says how that ended, and whether it knows by then that it is deposed.
+claims, under the next number of a sequence where the test names one; and says how that
+ended, and whether it knows by then that it is deposed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from epochfence.elections import (
     Election,
     EtcdElection,
     KafkaElection,
+    KubernetesElection,
     PostgresElection,
+    PostgresSequence,
     ZookeeperElection,
 )
 
@@ -30,8 +33,17 @@ def opened(told: dict[str, Any]) -> Election:
         return EtcdElection(told["server"], told["scope"], **told["times"])
     if told["kind"] == "zookeeper":
         return ZookeeperElection(told["server"], told["scope"], **told["times"])
+    if told["kind"] == "kubernetes":
+        return KubernetesElection(told["kubeconfig"], told["scope"], **told["times"])
     config = {"bootstrap.servers": told["servers"], **told["times"]}
     return KafkaElection(config, told["scope"], topic=told["coordination_topic"])
+
+
+def number(told: dict[str, Any]) -> int | None:
+    """The number to claim, where numbers come from elsewhere."""
+    if "sequence" not in told:
+        return None
+    return PostgresSequence(told["conninfo"], told["sequence"])()
 
 
 def main(told: dict[str, Any]) -> None:
@@ -42,7 +54,9 @@ def main(told: dict[str, Any]) -> None:
         say(election.campaign(_WAIT_S))
         sys.stdin.readline()
         try:
-            ledger.claim(told["scope"], holder="sleeper", seen=seen)
+            ledger.claim(
+                told["scope"], holder="sleeper", seen=seen, exactly=number(told)
+            )
         except ClaimLost as lost:
             say(lost.holder)
         else:

@@ -13,7 +13,11 @@ _CHUNK = 65536
 
 
 class CutNetwork:
-    """Passes connections on to a port of the loopback; may be cut: nobody is told."""
+    """Passes connections on to a port of the loopback; may be cut: nobody is told.
+
+    Args:
+        port: Where to. Nobody needs to listen there yet.
+    """
 
     def __init__(self, port: int) -> None:
         self._target = (LOOPBACK, port)
@@ -31,6 +35,10 @@ class CutNetwork:
     def cut(self) -> None:
         """Pass nothing on any more, and leave every connection open."""
         self._is_whole.clear()
+
+    def mend(self) -> None:
+        """Pass on again, and first what was said meanwhile."""
+        self._is_whole.set()
 
     def reset(self) -> None:
         """Break every connection; new ones are passed on."""

@@ -1,7 +1,11 @@
-"""etcd and ZooKeeper: servers of the tests' own, each one process on the loopback."""
+"""Servers of the tests' own, each one process on the loopback.
+
+Etcd and ZooKeeper, which elect, and Redis, which counts.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -13,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import etcd3gw
+import redis
 import requests
 from kazoo.client import KazooClient
 
@@ -117,22 +122,58 @@ class Etcd(ElectionServer):
         protocol = "https" if is_secure else "http"
         self.endpoint = f"{protocol}://{LOOPBACK}:{self.port}"
         self._data = scratch.path / "data"
+        self._restored = 0
         #: The authority of its certificate, which is the certificate itself.
         self.ca = self._data / "fixtures" / "client" / "cert.pem"
+        #: The certificate, and its key.
+        self.certificate = (self.ca, self.ca.with_name("key.pem"))
 
     def _command(self) -> list[str]:
-        peer = f"http://{LOOPBACK}:{self._peer_port}"
         options = {
-            "name": "one",
-            "data-dir": str(self._data),
             "listen-client-urls": self.endpoint,
             "advertise-client-urls": self.endpoint,
-            "listen-peer-urls": peer,
-            "initial-advertise-peer-urls": peer,
-            "initial-cluster": f"one={peer}",
+            "listen-peer-urls": f"http://{LOOPBACK}:{self._peer_port}",
         }
         given = [f"--{name}={at}" for name, at in options.items()]
-        return [self._program, *given, *(["--auto-tls"] if self._is_secure else [])]
+        secure = ["--auto-tls"] if self._is_secure else []
+        return [self._program, *self._membership(), *given, *secure]
+
+    def _membership(self) -> list[str]:
+        peer = f"http://{LOOPBACK}:{self._peer_port}"
+        return [
+            "--name=one", f"--data-dir={self._data}", f"--initial-cluster=one={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+        ]  # fmt: skip
+
+    def back_up(self) -> Path:
+        """Have it write all that it holds into a file."""
+        saved = self._scratch.path / "backup.db"
+        saved.unlink(missing_ok=True)
+        self._run("etcdctl", f"--endpoints={self.endpoint}", "snapshot", "save", saved)
+        return saved
+
+    def restore(self, saved: Path) -> None:
+        """Have it start again with what it held at a backup."""
+        self.stop()
+        self._restored += 1
+        self._data = self._scratch.path / f"restored-{self._restored}"
+        # From 3.5 on, a tool of its own does it.
+        tool = "etcdutl" if shutil.which("etcdutl") else "etcdctl"
+        self._run(tool, "snapshot", "restore", saved, *self._membership())
+        self.start()
+
+    @staticmethod
+    def _run(tool: str, *arguments: str | Path) -> None:
+        done = subprocess.run(
+            [tool, *map(str, arguments)],
+            env={**os.environ, "ETCDCTL_API": "3"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_START_TIMEOUT_S,
+        )
+        if done.returncode != 0:
+            raise StartFailed(f"{tool}: {done.stdout}{done.stderr}")
 
     def _answers(self) -> bool:
         try:
@@ -175,11 +216,12 @@ class Zookeeper(ElectionServer):
         self._java = find_java()
         (self.port,) = pick_ports(1)
         self.hosts = f"{LOOPBACK}:{self.port}"
+        self._data = scratch.path / "data"
         settings = {
             "tickTime": "200",
             "minSessionTimeout": "400",
             "maxSessionTimeout": "60000",
-            "dataDir": str(scratch.path / "data"),
+            "dataDir": str(self._data),
             "clientPort": str(self.port),
             "clientPortAddress": LOOPBACK,
             "maxClientCnxns": "0",
@@ -206,6 +248,12 @@ class Zookeeper(ElectionServer):
         except OSError:
             return False
 
+    def lose_all(self) -> None:
+        """Have it start again with nothing."""
+        self.stop()
+        shutil.rmtree(self._data)
+        self.start()
+
     @contextmanager
     def client(self) -> Generator[Any, None, None]:
         """A KazooClient that runs; as Any, since it has no types."""
@@ -216,6 +264,37 @@ class Zookeeper(ElectionServer):
         finally:
             client.stop()
             client.close()
+
+
+class Redis(ElectionServer):
+    """One server, which writes nothing down."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        super().__init__(scratch)
+        found = shutil.which("redis-server")
+        if found is None:
+            raise Unavailable("no Redis: install one: apt-get install redis-server")
+        self._program = found
+        (self.port,) = pick_ports(1)
+
+    def _command(self) -> list[str]:
+        return [
+            self._program, "--port", str(self.port), "--bind", LOOPBACK, "--save", "",
+            "--appendonly", "no", "--dir", str(self._scratch.path),
+        ]  # fmt: skip
+
+    def _answers(self) -> bool:
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except redis.ConnectionError:
+            return False
+
+    @contextmanager
+    def client(self) -> Generator[redis.Redis, None, None]:
+        """A client."""
+        with redis.Redis(LOOPBACK, self.port, socket_timeout=10) as client:
+            yield client
 
 
 S = TypeVar("S", bound=ElectionServer)
@@ -243,3 +322,22 @@ def start_zookeeper(stack: ExitStack) -> Zookeeper:
         Unavailable: It is not installed.
     """
     return _started(stack, Zookeeper(stack.enter_context(Scratch("zookeeper"))))
+
+
+def start_redis(stack: ExitStack) -> Redis:
+    """A Redis of the tests' own.
+
+    Raises:
+        Unavailable: It is not installed.
+    """
+    return _started(stack, Redis(stack.enter_context(Scratch("redis"))))
+
+
+def check_etcd_tools() -> None:
+    """See that an etcd can be backed up and restored here.
+
+    Raises:
+        Unavailable: What does it is not installed.
+    """
+    if shutil.which("etcdctl") is None:
+        raise Unavailable("no etcdctl: install it: apt-get install etcd-client")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
 import psycopg
+import pytest
 from etcd3gw import Lease
 
 from epochfence.elections.etcd import election_prefix
@@ -24,7 +26,24 @@ SOON: Mapping[str, Mapping[str, Any]] = {
     "postgres": {"silence_s": 1.0, "interval_s": 0.2},
     "etcd": {"ttl_s": 2, "interval_s": 0.2},
     "zookeeper": {"session_timeout_s": 1.0},
+    "kubernetes": {"lease_duration_s": 2, "interval_s": 0.2},
 }
+
+
+def an_office(kind: str, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """An office of a kind of election, as `support.candidate.opened` takes it."""
+    told: dict[str, Any] = {
+        "kind": kind,
+        "times": SOON[kind],
+        "scope": f"office-{secrets.token_hex(6)}",
+    }
+    if kind == "postgres":
+        told["conninfo"] = request.getfixturevalue("database")
+    elif kind == "kubernetes":
+        told["kubeconfig"] = request.getfixturevalue("kubernetes").kubeconfig
+    elif kind != "kafka":
+        told["server"] = f"127.0.0.1:{request.getfixturevalue(kind).port}"
+    return told
 
 
 def group_of(scope: str) -> str:

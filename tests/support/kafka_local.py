@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 from support.brokers import KafkaBroker
 from support.cluster_view import ClusterView
+from support.cut_network import CutNetwork
 from support.kafka_node import LOOPBACK, KafkaNode, KafkaRuntime, pick_ports
 from support.scratch import Scratch
 from support.waiting import wait_until
@@ -95,13 +96,37 @@ def local_broker(stack: ExitStack) -> KafkaBroker:
     return KafkaBroker(_start_nodes(1, {}, stack)[0].bootstrap_servers)
 
 
+def local_broker_behind(
+    stack: ExitStack, count: int
+) -> tuple[KafkaBroker, list[CutNetwork]]:
+    """Start one node, which clients also reach over networks that may be cut.
+
+    Whoever comes by one of them is told to come by it again.
+    """
+    inside = pick_ports(count)
+    networks = [stack.enter_context(CutNetwork(port)) for port in inside]
+    names = [f"NETWORK{number}" for number in range(count)]
+    common = COMMON_PROPERTIES["listener.security.protocol.map"]
+    protocols = [common, *(f"{name}:PLAINTEXT" for name in names)]
+    listeners = [
+        (f"{name}://{LOOPBACK}:{port}", f"{name}://{LOOPBACK}:{network.port}")
+        for name, port, network in zip(names, inside, networks, strict=True)
+    ]
+    properties = {"listener.security.protocol.map": ",".join(protocols)}
+    (node,) = _start_nodes(1, properties, stack, listeners)
+    return KafkaBroker(node.bootstrap_servers), networks
+
+
 def local_cluster(stack: ExitStack) -> KafkaCluster:
     """Start three nodes, of which the loss of one is to be noticed soon."""
     return KafkaCluster(_start_nodes(3, _CLUSTER_PROPERTIES, stack))
 
 
 def _start_nodes(
-    count: int, extra_properties: dict[str, str], stack: ExitStack
+    count: int,
+    extra_properties: dict[str, str],
+    stack: ExitStack,
+    more_listeners: Sequence[tuple[str, str]] = (),
 ) -> list[KafkaNode]:
     runtime = KafkaRuntime.find()
     scratch = stack.enter_context(Scratch("kafka"))
@@ -118,9 +143,16 @@ def _start_nodes(
         zip(ports[:count], controllers, strict=True), start=1
     ):
         client = f"PLAINTEXT://{LOOPBACK}:{port}"
+        inside = [
+            client,
+            f"CONTROLLER://{controller}",
+            *(at for at, _ in more_listeners),
+        ]
         own = {
-            "listeners": f"{client},CONTROLLER://{controller}",
-            "advertised.listeners": client,
+            "listeners": ",".join(inside),
+            "advertised.listeners": ",".join(
+                [client, *(at for _, at in more_listeners)]
+            ),
         }
         node = KafkaNode(node_id, port, {**properties, **own}, scratch, runtime)
         stack.callback(node.kill)

@@ -9,12 +9,21 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from typing import Any
 
-from epochfence import Ledger, Tenure, lead
+from epochfence import (
+    Ledger,
+    LedgerUnavailable,
+    Receipts,
+    TableUnavailable,
+    Tenure,
+    TopicUnavailable,
+    lead,
+)
 from support.candidate import opened
 
-_CONFIRM_S = 60
+_CONFIRM_S = 120
 
 
 def main(told: dict[str, Any]) -> None:
@@ -38,7 +47,7 @@ def main(told: dict[str, Any]) -> None:
                 tenure.producer.produce(topic, str(at), None, 0, cursor=str(at))
                 tenure.producer.poll(0.01)
         finally:
-            receipts = tenure.producer.confirm(_CONFIRM_S)
+            receipts = confirmed(tenure)
             say(
                 {
                     "over": held.epoch,
@@ -56,6 +65,17 @@ def main(told: dict[str, Any]) -> None:
         leading.serve(count)
         election.close()
     say({"ended": told["holder"]})
+
+
+def confirmed(tenure: Tenure) -> Receipts:
+    """What became of the messages, once the network is there again."""
+    deadline = time.monotonic() + _CONFIRM_S
+    while True:
+        try:
+            return tenure.producer.confirm(10)
+        except (TopicUnavailable, LedgerUnavailable, TableUnavailable):
+            if time.monotonic() > deadline:
+                raise
 
 
 def say(what: object) -> None:

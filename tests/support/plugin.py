@@ -17,6 +17,14 @@ and those at which elections are held, always started by the tests:
 `etcd_with_users`    one that asks who somebody is: `root`, `alice`; each one's password
                      is the name
 `secure_etcd`        one that speaks TLS alone
+`kubernetes`         the cluster whose kubeconfig EPOCHFENCE_TEST_KUBERNETES names, or
+                     what stands in for one
+`lease_server`       what stands in for one; a test may freeze or stop it
+`restorable_etcd`    `etcd`, where it can be backed up and restored
+
+and one that counts:
+
+`redis`  a server that writes nothing down, which a test may stop and start again
 """
 
 import os
@@ -38,12 +46,18 @@ from support.brokers import (
 )
 from support.election_servers import (
     Etcd,
+    Redis,
     Zookeeper,
+    check_etcd_tools,
     start_etcd,
+    start_redis,
     start_zookeeper,
 )
 from support.kafka_docker import docker_broker
 from support.kafka_local import KafkaCluster, local_broker, local_cluster
+from support.lease_fake import FakeLeases
+from support.lease_http import LeaseServer
+from support.leases import LeasePlace, open_leases
 from support.postgres import OwnPostgres, Postgres, open_postgres, start_postgres
 from support.unavailable import Unavailable
 
@@ -179,3 +193,32 @@ def zookeeper(_zookeeper: Zookeeper) -> Iterator[Zookeeper]:
     """A ZooKeeper, which runs again for the next test."""
     yield _zookeeper
     _zookeeper.heal()
+
+
+@pytest.fixture
+def restorable_etcd(etcd: Etcd) -> Etcd:
+    """An etcd that can be backed up and restored; it runs again for the next test."""
+    _had(check_etcd_tools)
+    return etcd
+
+
+@pytest.fixture
+def redis() -> Iterator[Redis]:
+    """A Redis of this test's own."""
+    with ExitStack() as stack:
+        server = _had(partial(start_redis, stack))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kubernetes() -> Iterator[LeasePlace]:
+    """A place for elections by a Lease."""
+    with ExitStack() as stack:
+        yield open_leases(stack)
+
+
+@pytest.fixture
+def lease_server() -> Iterator[LeaseServer]:
+    """A stand-in for Kubernetes, as far as Leases go."""
+    with LeaseServer(FakeLeases().answer) as server:
+        yield server

@@ -1,0 +1,366 @@
+"""Sends the rows of an outbox in PostgreSQL to Kafka, each once, whoever leads.
+
+An application writes what happened, and the message that tells of it, in one
+transaction: the message is a row of the table `outbox`. This relay sends the rows to a
+topic. Run it twice or more, one leads:
+
+    python outbox_relay.py create-table --postgres CONNINFO --partitions 4
+    python outbox_relay.py run --postgres CONNINFO -b localhost:9092 --topic orders
+
+    INSERT INTO outbox (key, value) VALUES ('order-7', '{"state": "paid"}');
+
+Whoever reads `orders` through a fence gets each row once, each partition's in order,
+whatever happens to the relays: killed, stopped for an hour and woken up again, cut off.
+examples/README.md says why, and what it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
+
+import psycopg
+from confluent_kafka import KafkaException
+from psycopg import sql
+
+from command_line import (
+    Stopped,
+    add_kafka_options,
+    add_leader_options,
+    counted,
+    cursor_numbers,
+    kafka_config,
+    open_election,
+    open_ledger,
+    parser_of,
+    positive,
+    reported_errors,
+    say,
+    tell_state,
+    whole,
+)
+from epochfence import (
+    LedgerUnavailable,
+    Receipts,
+    TableUnavailable,
+    Tenure,
+    TopicUnavailable,
+    lead,
+)
+from epochfence.elections import Election
+
+# The place of a row is (xid, id): the transaction that wrote it, and its number in it.
+# `partition` goes by the key, and is kept with the row: two relays, or two versions of
+# this program, cannot send a row different ways.
+TABLE = """
+CREATE TABLE outbox (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    key text NOT NULL,
+    value text NOT NULL,
+    partition int NOT NULL GENERATED ALWAYS AS
+        (('x' || left(md5(key), 7))::bit(28)::int % {partitions}) STORED,
+    sent_at timestamptz
+);
+CREATE INDEX outbox_unsent ON outbox (xid, id) WHERE sent_at IS NULL;
+"""
+
+# Every transaction below `pg_snapshot_xmin` has ended, and whatever begins from now on
+# is above it. So no row can appear among those that were sent, or before them: rows
+# become visible here in the order of their places. (By `id` alone they do not: number 7
+# may be committed after number 8 was sent.)
+SETTLED = "xid < pg_snapshot_xmin(pg_current_snapshot())"
+
+UNSENT = f"""
+SELECT xid::text || ':' || id, id, key, value, partition FROM outbox
+WHERE sent_at IS NULL AND {SETTLED}
+ORDER BY xid, id LIMIT %s
+"""
+
+MARK = "UPDATE outbox SET sent_at = now() WHERE id = ANY(%s) AND sent_at IS NULL"
+
+MARK_UP_TO = """
+UPDATE outbox SET sent_at = now()
+WHERE partition = %s AND sent_at IS NULL AND (xid, id) <= (%s::text::xid8, %s)
+"""
+
+IS_SETTLED = "SELECT %s::text::xid8 < pg_snapshot_xmin(pg_current_snapshot())"
+
+IN_DOUBT = f"""
+SELECT count(*) FROM outbox WHERE partition = %s AND sent_at IS NULL AND {SETTLED}
+"""
+
+_DATABASE_S = 10
+_CONFIRM_S = 30.0
+
+
+class UnknownOutcomeError(Exception):
+    """Whether rows were sent is not known: only another tenure can find out."""
+
+
+class Row(NamedTuple):
+    """A row to be sent."""
+
+    cursor: str
+    id: int
+    key: str
+    value: str
+    partition: int
+
+
+class Relay:
+    """Sends rows for as long as a tenure lasts.
+
+    Args:
+        conninfo: The database.
+        topic: Where rows are sent.
+        election: Resigned from where an outcome is not known.
+        batch: How many rows are handed over, confirmed and marked at once.
+        interval_s: How often to look for rows where there were none.
+        trusts_marks: Whether to go by the marks alone where cursors are gone.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        topic: str,
+        election: Election,
+        *,
+        batch: int,
+        interval_s: float,
+        trusts_marks: bool,
+    ) -> None:
+        self._conninfo = conninfo
+        self._topic = topic
+        self._election = election
+        self._batch = batch
+        self._interval_s = interval_s
+        self._trusts_marks = trusts_marks
+
+    def work(self, tenure: Tenure) -> None:
+        """Send rows until the tenure is over, or until an outcome is not known."""
+        try:
+            with connected(self._conninfo) as connection:
+                self._resume(connection, tenure)
+                say(f"epoch {tenure.leadership.epoch}: sends what is not marked yet")
+                while not tenure.over.is_set():
+                    rows = self._unsent(connection)
+                    if not rows:
+                        tenure.wait(self._interval_s)
+                    elif not self._send(connection, tenure, rows):
+                        break
+        except (
+            UnknownOutcomeError,
+            TopicUnavailable,
+            LedgerUnavailable,
+            TableUnavailable,
+            psycopg.OperationalError,
+        ) as error:
+            # To send again what may have been sent would be to send it twice. The next
+            # leader, this process or another, reads what was admitted, and goes on.
+            say(f"gives epoch {tenure.leadership.epoch} up: {error}")
+            tenure.producer.purge()
+            self._election.resign()
+        tenure.wait()
+
+    def _resume(self, connection: psycopg.Connection[Any], tenure: Tenure) -> None:
+        """Mark what was admitted before this tenure: it is not sent again.
+
+        Raises:
+            Stopped: That cannot be known.
+        """
+        recovered = tenure.recovered
+        assert recovered is not None  # `cursors=True` asks for it
+        for (_, partition), cursor in sorted(recovered.cursors.items()):
+            if cursor is None:
+                continue
+            xid, number = cursor_numbers(cursor, 2)
+            settled = connection.execute(IS_SETTLED, [str(xid)]).fetchone()
+            if settled is None or not settled[0]:
+                raise Stopped(
+                    f"partition {partition} of {self._topic} was sent rows up to "
+                    f"{xid}:{number}, which this database has not come to: it was "
+                    f"restored, or is another one. Rows are no more what was sent: "
+                    f"give it a new topic, or another outbox."
+                )
+            marked = connection.execute(MARK_UP_TO, [partition, str(xid), number])
+            if marked.rowcount:
+                say(f"partition {partition}: {marked.rowcount} more rows were admitted")
+        for _, partition in sorted(recovered.unknown):
+            found = connection.execute(IN_DOUBT, [partition]).fetchone()
+            if found and found[0] and not self._trusts_marks:
+                raise Stopped(
+                    f"partition {partition} of {self._topic} has lost the cursor of "
+                    f"what was last sent, by retention or compaction; {found[0]} rows "
+                    f"that are not marked may have been sent. Mark those that were, or "
+                    f"have all of them sent (again): --trust-marks"
+                )
+
+    def _unsent(self, connection: psycopg.Connection[Any]) -> list[Row]:
+        found = connection.execute(UNSENT, [self._batch]).fetchall()
+        return [Row(*columns) for columns in found]
+
+    def _send(
+        self,
+        connection: psycopg.Connection[Any],
+        tenure: Tenure,
+        rows: Sequence[Row],
+    ) -> bool:
+        """Hand rows over, wait for the answer, mark them; whether to go on.
+
+        Raises:
+            Deposed: Another leads.
+            UnknownOutcomeError: A delivery failed: nothing may be sent behind it.
+            Stopped: A row cannot be sent.
+        """
+        handed: list[int] = []
+        for row in rows:
+            if not self._hand_over(tenure, row):
+                break
+            handed.append(row.id)
+        if not handed:
+            return False
+        receipts = tenure.producer.confirm(_CONFIRM_S)
+        if receipts.undelivered:
+            raise UnknownOutcomeError(_failures(receipts))
+        if not receipts.are_all_admitted:
+            say(f"epoch {tenure.leadership.epoch}: {counted(receipts.counts)}")
+            if tenure.deposed is None:
+                raise UnknownOutcomeError("an unclean election took messages")
+            return False
+        connection.execute(MARK, [handed])
+        say(f"epoch {tenure.leadership.epoch}: {len(handed)} rows admitted")
+        return True
+
+    def _hand_over(self, tenure: Tenure, row: Row) -> bool:
+        """Hand a row over; False where the tenure is over before."""
+        if (self._topic, row.partition) not in tenure.barriers:
+            raise Stopped(
+                f"row {row.id} belongs to partition {row.partition}, and {self._topic} "
+                f"has {len(tenure.barriers)}. Give the topic as many as the table was "
+                f"created for."
+            )
+        while not tenure.over.is_set():
+            try:
+                tenure.producer.produce(
+                    self._topic, row.value, row.key, row.partition, cursor=row.cursor
+                )
+                return True
+            except BufferError:
+                tenure.producer.poll(0.1)
+            except KafkaException as error:
+                if error.args[0].fatal():  # an earlier delivery has failed
+                    raise UnknownOutcomeError(str(error.args[0].str())) from error
+                raise Stopped(f"row {row.id} cannot be sent: {error}") from error
+        return False
+
+
+def _failures(receipts: Receipts) -> str:
+    return "; ".join(
+        f"{one.messages} of partition {one.partition} not delivered: {one.reason}"
+        for one in receipts.undelivered
+    )
+
+
+@contextmanager
+def connected(conninfo: str) -> Generator[psycopg.Connection[Any], None, None]:
+    """A connection to the primary on which each statement is a transaction."""
+    with closing(
+        psycopg.connect(
+            conninfo,
+            autocommit=True,
+            connect_timeout=_DATABASE_S,
+            tcp_user_timeout=_DATABASE_S * 1000,
+            target_session_attrs="read-write",
+        )
+    ) as connection:
+        connection.execute("SET statement_timeout = '10s'")
+        yield connection
+
+
+def create_table(options: argparse.Namespace) -> None:
+    """Create the table `outbox`, once."""
+    partitions = sql.Literal(options.partitions)
+    with connected(options.postgres) as connection:
+        connection.execute(sql.SQL(TABLE).format(partitions=partitions))
+    say(f"created: outbox, for a topic of {options.partitions} partitions")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Lead whenever it can, until SIGTERM or SIGINT."""
+    with connected(options.postgres) as connection:
+        connection.execute("SELECT xid, partition, sent_at FROM outbox LIMIT 0")
+    scope: str = options.scope or f"outbox/{options.topic}"
+    config = {**kafka_config(options), "enable.gapless.guarantee": True}
+    with (
+        open_ledger(options) as ledger,
+        closing(open_election(options, scope, options.postgres)) as election,
+    ):
+        relay = Relay(
+            options.postgres,
+            options.topic,
+            election,
+            batch=options.batch,
+            interval_s=options.interval_s,
+            trusts_marks=options.trust_marks,
+        )
+        lead(
+            config, ledger, election, scope, [options.topic],
+            holder=options.holder, cursors=True, on_state=tell_state,
+        ).serve(relay.work)  # fmt: skip
+
+
+def main() -> None:
+    """Parse the arguments, and do what they say."""
+    parser = parser_of(__doc__)
+    commands = parser.add_subparsers(required=True)
+    create = commands.add_parser("create-table", help="create the table outbox")
+    create.set_defaults(do=create_table)
+    create.add_argument(
+        "--partitions", type=whole, required=True, metavar="N",
+        help="of the topic; a key stays in its partition for good",
+    )  # fmt: skip
+    relay = commands.add_parser("run", help="send rows, while this process leads")
+    relay.set_defaults(do=run)
+    for command in (create, relay):
+        command.add_argument(
+            "--postgres", required=True, metavar="CONNINFO",
+            help="such as postgresql://user@host/database",
+        )  # fmt: skip
+    relay.add_argument("--topic", required=True, help="where rows are sent")
+    relay.add_argument("--scope", metavar="S", help="what to lead (outbox/TOPIC)")
+    relay.add_argument(
+        "--batch", type=whole, default=500, metavar="N",
+        help="rows that are sent, confirmed and marked at once (%(default)s)",
+    )  # fmt: skip
+    relay.add_argument(
+        "--interval", type=positive, default=0.2, metavar="SECONDS", dest="interval_s",
+        help="how often to look for rows where there were none (%(default)s)",
+    )  # fmt: skip
+    relay.add_argument(
+        "--trust-marks", action="store_true",
+        help="where the last cursor is gone, send what is not marked: maybe again",
+    )  # fmt: skip
+    add_kafka_options(relay)
+    add_leader_options(relay, elections=["postgres", "kafka"])
+    options = parser.parse_args()
+    with reported_errors(), _reported_database_errors():
+        options.do(options)
+
+
+@contextmanager
+def _reported_database_errors() -> Generator[None, None, None]:
+    try:
+        yield
+    except psycopg.errors.UndefinedTable:
+        raise Stopped("there is no table outbox: create it (create-table)") from None
+    except psycopg.errors.DuplicateTable:
+        raise Stopped("there is a table outbox already") from None
+    except psycopg.Error as error:
+        raise Stopped(f"PostgreSQL: {error}") from error
+
+
+if __name__ == "__main__":
+    main()

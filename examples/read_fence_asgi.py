@@ -1,0 +1,90 @@
+"""The store of read_fence.py for ASGI servers, by the same options:
+
+    READ_FENCE="-b localhost:9092 --topic items --port 8001" \\
+        uvicorn --factory read_fence_asgi:create_application --port 8001
+
+`verify()` waits for the cluster, so a request is answered in a thread; those that wait
+at the same time share one read of the ledger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shlex
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from typing import Any
+
+from read_fence import MAX_ITEM_BYTES, Store, headers_of, opened_store, parser
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Application:
+    """An ASGI application: the store leads from the server's start to its end.
+
+    Args:
+        options: As read_fence.py has them.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._store: Store | None = None
+
+    async def __call__(
+        self, scope: dict[str, Any], receive: Receive, send: Send
+    ) -> None:
+        """Answer as ASGI has it."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+        else:
+            raise NotImplementedError(f"{scope['type']} is not served here")
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        with ExitStack() as stack:
+            assert (await receive())["type"] == "lifespan.startup"
+            try:
+                self._store = await asyncio.to_thread(
+                    stack.enter_context, opened_store(self._options)
+                )
+                self._store.start()
+            except Exception as error:
+                await send({"type": "lifespan.startup.failed", "message": str(error)})
+                return
+            await send({"type": "lifespan.startup.complete"})
+            assert (await receive())["type"] == "lifespan.shutdown"
+            await asyncio.to_thread(stack.close)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _answer(
+        self, scope: dict[str, Any], receive: Receive, send: Send
+    ) -> None:
+        body, is_more = b"", True
+        while is_more and len(body) <= MAX_ITEM_BYTES:
+            told = await receive()
+            if told["type"] == "http.disconnect":
+                return
+            body += told.get("body", b"")
+            is_more = told.get("more_body", False)
+        if self._store is None:
+            raise RuntimeError("the server has to tell of its start: --lifespan on")
+        answer = await asyncio.to_thread(
+            self._store.answer, scope["method"], scope["path"], body
+        )
+        headers = [
+            (name.lower().encode(), value.encode())
+            for name, value in headers_of(answer)
+        ]
+        start = {"type": "http.response.start", "status": answer.status.value}
+        await send({**start, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+
+
+def create_application() -> Application:
+    """The application of the options in the environment variable READ_FENCE."""
+    return Application(parser().parse_args(shlex.split(os.environ["READ_FENCE"])))

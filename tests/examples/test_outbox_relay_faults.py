@@ -1,0 +1,287 @@
+"""What the outbox relay does where something goes wrong: a real outbox, no broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from psycopg import sql
+
+from command_line import Stopped
+from epochfence.testing import MemoryConsumer, MemoryLedger, MemoryLog, MemoryProducer
+from epochfence.testing.clients import MemoryKeeper
+from outbox_relay import TABLE, Relay
+from support.example_service import SCOPE, TOPIC, Paused, Service
+from support.waiting import wait_until
+
+_WAIT_S = 60
+_PARTITIONS = 2
+
+NewRelay = Callable[..., Relay]
+
+
+@pytest.fixture(autouse=True)
+def topic(memory_log: MemoryLog) -> None:
+    memory_log.create_topic(TOPIC, _PARTITIONS)
+
+
+@pytest.fixture
+def outbox(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with closing(psycopg.connect(database, autocommit=True)) as connection:
+        partitions = sql.Literal(_PARTITIONS)
+        connection.execute(sql.SQL(TABLE).format(partitions=partitions))
+        yield connection
+
+
+@pytest.fixture
+def service(memory_ledger: MemoryLedger) -> Iterator[Service]:
+    made = Service(memory_ledger)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def new_relay(database: str, service: Service) -> NewRelay:
+    def make(**options: Any) -> Relay:
+        given: dict[str, Any] = {"batch": 1, "interval_s": 0.01, "trusts_marks": False}
+        return Relay(database, TOPIC, service.election, **{**given, **options})
+
+    return make
+
+
+def insert(outbox: psycopg.Connection[Any], *values: str) -> None:
+    for value in values:
+        outbox.execute("INSERT INTO outbox (key, value) VALUES ('k', %s)", [value])
+
+
+def unsent(outbox: psycopg.Connection[Any]) -> list[str]:
+    found = outbox.execute("SELECT value FROM outbox WHERE sent_at IS NULL ORDER BY id")
+    return [value for (value,) in found.fetchall()]
+
+
+def wait_until_sent(outbox: psycopg.Connection[Any]) -> None:
+    wait_until(lambda: not unsent(outbox), _WAIT_S, "every row is marked")
+
+
+def admitted(ledger: MemoryLedger) -> list[str]:
+    consumer = MemoryConsumer(ledger, require={TOPIC: [SCOPE]})
+    consumer.subscribe([TOPIC])
+    return [(message.value() or b"").decode() for message in consumer]
+
+
+def test_what_did_not_arrive_in_time_is_not_marked(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+) -> None:
+    """It is for the next leader to send, and what arrives after that is a zombie's."""
+
+    def prepare(producer: Paused) -> None:
+        if len(service.producers) == 1:
+            producer.hold()
+
+    service.prepare = prepare
+    insert(outbox, "a", "b")
+    service.start(new_relay(batch=2).work)
+    wait_until_sent(outbox)
+    late = service.producers[0].release()
+    assert [message.value() for message in late] == [b"a", b"b"]
+    assert admitted(memory_ledger) == ["a", "b"]
+    assert [one.leaderships[0].epoch for one in service.producers] == [1, 2]
+
+
+def test_what_a_deposed_leader_has_sent_is_not_marked_by_it(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+) -> None:
+    marked: list[list[str]] = []
+
+    def depose_when_sent(producer: Paused) -> None:
+        produce, confirm = producer.produce, producer.confirm
+
+        def confirmed(*arguments: Any) -> Any:
+            if len(service.producers) == 1:
+                # A successor's barrier, then what was handed over.
+                successor = memory_ledger.depose(producer.leaderships[0])
+                with MemoryProducer(memory_ledger, successor) as other:
+                    other.take_over([TOPIC])
+                producer.release()
+            receipts = confirm(*arguments)
+            marked.append(unsent(outbox))
+            return receipts
+
+        def held(*arguments: Any, **options: Any) -> None:
+            producer.hold()
+            produce(*arguments, **options)
+            if len(service.producers) > 1:
+                producer.release()
+
+        vars(producer).update(confirm=confirmed, produce=held)
+
+    service.prepare = depose_when_sent
+    insert(outbox, "a", "b")
+    service.start(new_relay(batch=2).work)
+    wait_until_sent(outbox)
+    assert marked == [["a", "b"], ["a", "b"]]
+    assert admitted(memory_ledger) == ["a", "b"]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_failed_delivery_is_not_repeated_but_looked_for(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+    capsys: pytest.CaptureFixture[str],
+    arrives: bool,
+) -> None:
+    def prepare(producer: Paused) -> None:
+        if len(service.producers) == 1:
+            producer.fail_deliveries(arrives=arrives)
+
+    service.prepare = prepare
+    insert(outbox, "a", "b", "c")
+    service.start(new_relay().work)
+    wait_until_sent(outbox)
+    assert admitted(memory_ledger) == ["a", "b", "c"]
+    said = capsys.readouterr().out
+    assert "gives epoch 1 up: 1 of partition" in said
+    assert ("1 more rows were admitted" in said) == arrives
+
+
+def test_a_database_that_goes_away(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+) -> None:
+    insert(outbox, "a")
+    service.start(new_relay().work)
+    wait_until_sent(outbox)
+    outbox.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    insert(outbox, "b")
+    wait_until_sent(outbox)
+    assert admitted(memory_ledger) == ["a", "b"]
+
+
+def write_cursor(ledger: MemoryLedger, cursor: str) -> None:
+    with MemoryProducer(ledger, ledger.claim(SCOPE, holder="other")) as other:
+        other.take_over([TOPIC])
+        other.produce(TOPIC, "x", partition=1, cursor=cursor)
+
+
+@pytest.mark.parametrize(
+    ("cursor", "told"),
+    [
+        ("9000000000:1", "restored"),
+        ("7", "not one of this program's"),
+        ("7:x", "not one of this program's"),
+    ],
+)
+def test_cursors_that_are_not_of_this_outbox(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+    cursor: str,
+    told: str,
+) -> None:
+    write_cursor(memory_ledger, cursor)
+    insert(outbox, "a")
+    service.start(new_relay().work)
+    service.wait()
+    assert isinstance(service.error, Stopped)
+    assert told in str(service.error)
+    assert unsent(outbox) == ["a"]
+    assert admitted(memory_ledger) == ["x"]
+
+
+def test_a_cursor_that_is_gone(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compacted(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(MemoryKeeper, "is_compacted", compacted)
+    insert(outbox, "a")
+    service.start(new_relay().work)
+    service.wait()
+    assert isinstance(service.error, Stopped)
+    assert "--trust-marks" in str(service.error)
+    assert unsent(outbox) == ["a"]
+    service.start(new_relay(trusts_marks=True).work)
+    wait_until_sent(outbox)
+    assert admitted(memory_ledger) == ["a"]
+
+
+def test_a_cursor_that_is_gone_where_every_row_is_marked(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def compacted(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(MemoryKeeper, "is_compacted", compacted)
+    insert(outbox, "a")
+    outbox.execute("UPDATE outbox SET sent_at = now()")
+    service.start(new_relay().work)
+    wait_until(lambda: "sends" in capsys.readouterr().out, _WAIT_S, "it goes on")
+    insert(outbox, "b")
+    wait_until_sent(outbox)
+    assert admitted(memory_ledger) == ["b"]
+
+
+def test_a_row_that_cannot_be_sent(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+) -> None:
+    def prepare(producer: Paused) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+
+        vars(producer)["produce"] = refuse
+
+    service.prepare = prepare
+    insert(outbox, "a")
+    service.start(new_relay().work)
+    service.wait()
+    assert isinstance(service.error, Stopped)
+    assert "row 1 cannot be sent" in str(service.error)
+    assert unsent(outbox) == ["a"]
+
+
+def test_a_topic_with_fewer_partitions_than_the_table(
+    memory_log: MemoryLog,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+) -> None:
+    memory_log.recreate(TOPIC, 1)
+    outbox.execute(
+        "INSERT INTO outbox (key, value)"
+        " SELECT n::text, 'v' FROM generate_series(1, 9) AS n"
+    )
+    service.start(new_relay(batch=9).work)
+    service.wait()
+    assert isinstance(service.error, Stopped)
+    assert "has 1" in str(service.error)

@@ -1,0 +1,150 @@
+"""What the scheduler does where something goes wrong, or late: without a broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from command_line import Stopped
+from epochfence.testing import MemoryConsumer, MemoryLedger, MemoryLog, MemoryProducer
+from epochfence.testing.clients import MemoryKeeper
+from scheduler import Schedule, Scheduler
+from support.example_service import SCOPE, TOPIC, Paused, Service
+
+_NOON = datetime(2026, 12, 1, 12, tzinfo=timezone.utc)
+_LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
+
+
+@pytest.fixture(autouse=True)
+def topic(memory_log: MemoryLog) -> None:
+    memory_log.create_topic(TOPIC)
+
+
+@pytest.fixture
+def service(memory_ledger: MemoryLedger) -> Iterator[Service]:
+    made = Service(memory_ledger)
+    yield made
+    made.end()
+
+
+def fire(service: Service, last: int, **options: Any) -> None:
+    """Fire ticks that were all due long ago, until the last one."""
+    given: dict[str, Any] = {"skips_missed": False, "resume_after": None, **options}
+    schedule = Schedule(_LONG_AGO, 1.0, last)
+    service.start(Scheduler(TOPIC, schedule, service.election, **given).work)
+    service.wait()
+
+
+def fired(ledger: MemoryLedger) -> list[int]:
+    consumer = MemoryConsumer(ledger, require={TOPIC: [SCOPE]})
+    consumer.subscribe([TOPIC])
+    return [json.loads(message.value() or b"")["tick"] for message in consumer]
+
+
+def write_tick(ledger: MemoryLedger, cursor: str) -> None:
+    with MemoryProducer(ledger, ledger.claim(SCOPE, holder="other")) as other:
+        other.take_over([TOPIC])
+        other.produce(TOPIC, json.dumps({"tick": cursor}), cursor=cursor)
+
+
+def test_when_ticks_are_due() -> None:
+    schedule = Schedule(_NOON, 0.1, last=30)
+    ms = timedelta(milliseconds=1)
+    for after, number in ((-1, 0), (0, 1), (99, 1), (100, 2), (2900, 30), (9000, 30)):
+        assert schedule.number_at(_NOON + after * ms) == number
+    assert schedule.due(1) == _NOON
+    assert schedule.due(4) == _NOON + 300 * ms
+
+
+def test_ticks_that_were_missed(memory_ledger: MemoryLedger, service: Service) -> None:
+    write_tick(memory_ledger, "2")
+    fire(service, 5)
+    assert fired(memory_ledger)[1:] == [3, 4, 5]
+
+
+def test_ticks_that_were_missed_and_are_skipped(
+    memory_ledger: MemoryLedger, service: Service
+) -> None:
+    write_tick(memory_ledger, "2")
+    fire(service, 5, skips_missed=True)
+    assert fired(memory_ledger)[1:] == [5]
+
+
+def test_more_ticks_than_are_fired_at_once(
+    memory_ledger: MemoryLedger, service: Service
+) -> None:
+    fire(service, 2500)
+    assert fired(memory_ledger) == list(range(1, 2501))
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_tick_of_which_nobody_knows_is_looked_for(
+    memory_ledger: MemoryLedger,
+    service: Service,
+    capsys: pytest.CaptureFixture[str],
+    arrives: bool,
+) -> None:
+    def prepare(producer: Paused) -> None:
+        if len(service.producers) == 1:
+            producer.fail_deliveries(arrives=arrives)
+
+    service.prepare = prepare
+    fire(service, 1)
+    assert fired(memory_ledger) == [1]
+    assert f"epoch 2: goes on after tick {int(arrives)}" in capsys.readouterr().out
+
+
+class SetBack(Schedule):
+    """A schedule by a clock that says 3 for a while, where 5 was before."""
+
+    def number_at(self, now: datetime) -> int:
+        """The tick that is due by that clock."""
+        looks.append(now)
+        return 3 if len(looks) < 4 else 7
+
+
+looks: list[datetime] = []
+
+
+def test_a_clock_that_was_set_back(
+    memory_ledger: MemoryLedger, service: Service
+) -> None:
+    """What was fired by a clock that is ahead is not fired again."""
+    looks.clear()
+    write_tick(memory_ledger, "5")
+    schedule = SetBack(_LONG_AGO, 1.0, 7)
+    scheduler = Scheduler(
+        TOPIC, schedule, service.election, skips_missed=False, resume_after=None
+    )
+    service.start(scheduler.work)
+    service.wait()
+    assert len(looks) == 4
+    assert fired(memory_ledger)[1:] == [6, 7]
+
+
+def test_a_cursor_that_is_gone(
+    memory_ledger: MemoryLedger, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compacted(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(MemoryKeeper, "is_compacted", compacted)
+    fire(service, 5)
+    assert isinstance(service.error, Stopped)
+    assert "--resume-after" in str(service.error)
+    assert fired(memory_ledger) == []
+    fire(service, 5, resume_after=3)
+    assert fired(memory_ledger) == [4, 5]
+
+
+def test_a_cursor_of_another_program(
+    memory_ledger: MemoryLedger, service: Service
+) -> None:
+    write_tick(memory_ledger, "7:19")
+    fire(service, 5)
+    assert isinstance(service.error, Stopped)
+    assert "not one of this program's" in str(service.error)
