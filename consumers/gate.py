@@ -154,9 +154,10 @@ class GateSink(KafkaSink):
 
     def _have_producer_look(self) -> None:
         """By itself, the client looks for new partitions every five minutes."""
-        if self._producer is not None:
+        producer = self._client.producer
+        if producer is not None:
             with suppress(KafkaException):  # an old view does, mostly
-                self._producer.list_topics(self._destination, self._timeout_s)
+                producer.list_topics(self._destination, self._timeout_s)
 
     def write(self, batches: Sequence[SinkBatch]) -> None:
         """Copy batches of different partitions, all in one transaction."""

@@ -4,17 +4,12 @@ The positions are the group's commits, which the broker takes from a member of t
 present generation only (KIP-447). Epoch starts are facts, and stand in the max-epoch
 table before a message is handed over: were they in the transaction, an open one would
 hold up whoever reads the table.
-
-Measured with librdkafka 2.16 and Kafka 4.3: a transaction that the coordinator ended
-because it lasted too long fails as one does whose `transactional.id` was taken by
-another producer. How long it lasted tells them apart.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from secrets import token_hex
 from types import TracebackType
 from typing import Any
@@ -38,43 +33,22 @@ from epochfence.consumers.group_positions import (
 )
 from epochfence.consumers.kafka_output import Output
 from epochfence.consumers.sink import SinkBatch, checked_apply
+from epochfence.epochs.clients import KAFKA
 from epochfence.epochs.connection import (
     Config,
     LastError,
     connection_settings,
-    transactional_producer,
 )
-from epochfence.epochs.deadlines import deadline_after, time_left
+from epochfence.epochs.deadlines import deadline_after
 from epochfence.epochs.errors import MisconfiguredError, SinkUnavailable
 from epochfence.epochs.topics import TopicKeeper
+from epochfence.epochs.transactions import (
+    LASTING,
+    PURGED,
+    TransactionalClient,
+    transaction_settings,
+)
 from epochfence.epochs.values import SinkState, check_timeout
-
-#: What does not pass by itself: whoever runs the sink has to see to it.
-_LASTING = {
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.INVALID_TRANSACTION_TIMEOUT,
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.RECORD_LIST_TOO_LARGE,
-    KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP,
-    KafkaError.TOPIC_EXCEPTION,
-    KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
-    KafkaError.POLICY_VIOLATION,
-    KafkaError.UNSUPPORTED_VERSION,
-}
-
-#: What an abort says of the messages that were still on their way.
-_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
-
-#: A function that makes a transaction last too long so many times in a row always does.
-_TOO_LONG_TIMES = 3
-
 
 #: Applies messages of one partition, in order: it calls `output.produce`.
 Apply = Callable[[Output, Sequence[Message]], object]
@@ -117,7 +91,14 @@ class KafkaSink:
         self._apply: Apply = checked_apply(apply)
         self.keeps_rejected = dead_letters is not None
         self._timeout_s = check_timeout(timeout_s)
-        self._config, self._longest_s = _settings(config)
+        self._config, longest_s = transaction_settings(
+            config,
+            {
+                "transactional.id": f"epochfence-sink-{token_hex(8)}",
+                "transaction.timeout.ms": 10_000,
+                "delivery.report.only.error": True,
+            },
+        )
         self._dead_letters = dead_letters
         self._letter_bytes = 0
         if dead_letters is not None:
@@ -133,14 +114,14 @@ class KafkaSink:
         self._member: GroupMember | None = None
         #: The life of the topic that is written to, where commits have to name it.
         self._copy_id: str | None = None
-        self._is_open = False
         self._takes_epochs = True
-        self._too_long = 0
         self._refusal: KafkaError | None = None
-        self._begun_at = 0.0
-        # None, too, while a transaction's outcome is not known: the next one that is
-        # opened under the same id ends it, one way or the other.
-        self._producer: Producer | None = None
+        self._client = TransactionalClient(
+            KAFKA.transactional_producer,
+            {**self._config, "on_delivery": self._delivered},
+            longest_s,
+            self._last_error,
+        )
         self._ready()
 
     def join(self, member: GroupMember) -> None:
@@ -198,7 +179,7 @@ class KafkaSink:
             producer = self._ready()
             try:
                 generation = self._joined.consumer_group_metadata()
-                self._begin(producer)
+                self._begin()
                 producer.send_offsets_to_transaction(
                     [TopicPartition(topic, partition, 0)], generation, self._timeout_s
                 )
@@ -207,7 +188,7 @@ class KafkaSink:
                     raise
                 raise self._failure(error) from error
             finally:
-                self._abort(producer)
+                self._abort()
 
     def _write(self, batches: Sequence[SinkBatch]) -> None:
         producer = self._ready()
@@ -217,7 +198,7 @@ class KafkaSink:
             # First of all: should the partitions go to others from here on, it is of
             # a generation that has passed.
             generation = self._joined.consumer_group_metadata()
-            self._begin(producer)
+            self._begin()
             is_applying = True
             for batch in batches:
                 if batch.messages:
@@ -234,11 +215,9 @@ class KafkaSink:
                 for batch in batches
             ]
             producer.send_offsets_to_transaction(offsets, generation, self._timeout_s)
-            self._to_its_end(producer.commit_transaction)
-            self._is_open = False
-            self._too_long = 0
+            self._client.commit(self._deadline())
         except KafkaException as error:
-            end = self._abort(producer)
+            end = self._abort()
             if is_applying and error is not output.failure:
                 raise  # of another client, which the function uses
             code = error.args[0].code()
@@ -251,7 +230,7 @@ class KafkaSink:
                 error = end  # what came before only said that it has failed
             raise self._failure(error) from error
         except BaseException:
-            self._abort(producer)
+            self._abort()
             raise
 
     def _bury(self, output: Output, batches: Sequence[SinkBatch]) -> None:
@@ -287,62 +266,30 @@ class KafkaSink:
             SinkUnavailable: The cluster does not answer.
             KafkaException: It refuses the transactional id, or the settings.
         """
-        if self._producer is not None:
-            return self._producer
-        # What is said from here on is not of the last transaction.
-        self._refusal, self._begun_at = None, time.monotonic()
-        producer = transactional_producer(
-            {**self._config, "on_delivery": self._delivered}, self._last_error
-        )
+        if not self._client.is_ready:
+            self._refusal = None  # what is said from here on is not of the last one
         try:
-            self._to_its_end(producer.init_transactions)
+            return self._client.ready(self._deadline())
         except KafkaException as error:
             raise self._failure(error) from error
-        self._last_error.clear()
-        self._producer = producer
-        return producer
+
+    def _deadline(self) -> float:
+        return deadline_after(self._timeout_s)
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
         """Keep why a message was refused: the transaction only says that one was."""
         if error is None or self._refusal is not None:
             return
-        if error.code() not in _PURGED:
+        if error.code() not in PURGED:
             self._refusal = error
 
-    def _begin(self, producer: Producer) -> None:
+    def _begin(self) -> None:
         self._refusal = None
-        try:
-            producer.begin_transaction()
-        except KafkaException:
-            self._producer = None
-            raise
-        self._begun_at = time.monotonic()
-        self._is_open = True
+        self._client.begin()
 
-    def _to_its_end(self, call: Callable[[float], None]) -> None:
-        """Make a call of the client that, made again, goes on where it was."""
-        deadline = deadline_after(self._timeout_s)
-        while True:
-            try:
-                return call(time_left(deadline))
-            except KafkaException as error:
-                if not error.args[0].retriable() or not time_left(deadline):
-                    raise
-
-    def _abort(self, producer: Producer) -> KafkaException | None:
+    def _abort(self) -> KafkaException | None:
         """End the transaction; where that fails, the next producer does it."""
-        if not self._is_open:
-            return None
-        self._is_open = False
-        try:
-            producer.abort_transaction(self._timeout_s)
-        except KafkaException as error:
-            self._producer = None
-            return error
-        except BaseException:
-            self._producer = None
-            raise
-        return None
+        return self._client.abort(self._deadline())
 
     # Errors, by what the caller has to do.
 
@@ -350,38 +297,32 @@ class KafkaSink:
         self, error: KafkaException
     ) -> KafkaException | SinkUnavailable | MisconfiguredError:
         cause = self._refusal or error.args[0]
-        if cause.code() in _LASTING:
+        if cause.code() in LASTING:
             return KafkaException(cause)
-        lasted_s = time.monotonic() - self._begun_at
-        if cause.code() == KafkaError._FENCED and lasted_s < self._longest_s:
+        if cause.code() != KafkaError._FENCED:
+            return SinkUnavailable(self._store, self._last_error.or_else(cause.str()))
+        if self._client.has_lost_id():
             return MisconfiguredError(
                 "transactional.id", self._config["transactional.id"],
-                f"another producer has taken it, {lasted_s:.1f} s after this "
-                f"transaction began",
+                f"another producer has taken it, {self._client.lasted_s:.1f} s after "
+                f"this transaction began",
                 "Give each instance an id of its own. Where another was started in "
                 "place of this one, all is well: this one has changed nothing.",
             )  # fmt: skip
-        if cause.code() != KafkaError._FENCED:
-            return SinkUnavailable(self._store, self._last_error.or_else(cause.str()))
-        reason = (
-            f"the transaction lasted {lasted_s:.1f} s, and is ended after "
-            f"{self._longest_s:g} s"
-        )
-        self._too_long += 1
-        if self._too_long < _TOO_LONG_TIMES:
-            return SinkUnavailable(self._store, f"{reason} (transaction.timeout.ms)")
-        return MisconfiguredError(
-            "transaction.timeout.ms", self._config["transaction.timeout.ms"],
-            f"{reason}, {self._too_long} times in a row",
-            "Raise it, or have the runner write less at a time (batch_size).",
-        )  # fmt: skip
+        try:
+            reason = self._client.too_long(
+                "Raise it, or have the runner write less at a time (batch_size)."
+            )
+        except MisconfiguredError as lasting:
+            return lasting
+        return SinkUnavailable(self._store, reason)
 
     # The end.
 
     def close(self) -> None:
         """Give the client back. May be called again."""
         with self._lock:
-            self._producer = None
+            self._client.drop()
 
     def __enter__(self) -> KafkaSink:
         return self
@@ -420,29 +361,3 @@ def _letter_bytes(config: Config, topic: str, timeout_s: float) -> int:
 
 class _MetadataTooLarge(Exception):
     """The broker takes no commit metadata of that size. Nothing has changed."""
-
-
-def _settings(config: Config) -> tuple[dict[str, Any], float]:
-    """The producer's settings, and how many seconds a transaction lasts at most."""
-    if not isinstance(config, Mapping):
-        raise MisconfiguredError(
-            "config", config, "no settings of a client",
-            "Give, for instance, {'bootstrap.servers': 'host:port'}.",
-        )  # fmt: skip
-    settings: dict[str, Any] = {
-        "transactional.id": f"epochfence-sink-{token_hex(8)}",
-        "transaction.timeout.ms": 10_000,
-        "delivery.report.only.error": True,
-        **config,
-    }
-    longest_ms = settings["transaction.timeout.ms"]
-    if isinstance(longest_ms, bool) or not str(longest_ms).strip().isdecimal():
-        raise MisconfiguredError(
-            "transaction.timeout.ms", longest_ms, "no time", "Use milliseconds."
-        )
-    # The client wants no request to outlast the transaction.
-    settings.setdefault("socket.timeout.ms", min(10_000, int(longest_ms)))
-    # Else it waits for a topic that is not there for as long as the transaction lasts.
-    propagation_ms = min(5_000, int(longest_ms) // 2)
-    settings.setdefault("topic.metadata.propagation.max.ms", propagation_ms)
-    return settings, int(longest_ms) / 1000

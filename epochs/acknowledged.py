@@ -8,7 +8,7 @@ polls, and two threads that poll may take them in out of order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from epochfence.epochs.offset_ranges import OffsetRanges
 from epochfence.epochs.receipts import Receipt
@@ -119,14 +119,30 @@ class Acknowledged:
         self.asked_lost += [(asked, self.asked.pop(asked)) for asked in gone]
 
     def extend(self, later: Acknowledged) -> None:
-        """Take in acknowledgements that came after those here, which they know of."""
-        self._truncate(later.truncated_to)
+        """Take in acknowledgements that came after those here."""
+        if later.is_truncated:
+            self._truncate(later.truncated_to)
+        self.cut_by(later.standing)
         self.lost += later.lost
         self.standing.update(later.standing)
         self.without_offset += later.without_offset
         self.asked.update(later.asked)
         self.asked_lost += later.asked_lost
         self.asked_nowhere += later.asked_nowhere
+
+    def cut_by(self, offsets: OffsetRanges) -> None:
+        """Take in what of these is lost, by offsets that came after them."""
+        for start, end in offsets.ranges():
+            again = self.standing.between(start, end)
+            if again:
+                self._truncate(again.start)
+
+    def everyone(self) -> Iterator[tuple[int | None, Asked]]:
+        """Whoever asked, with the offset; None where none was told."""
+        yield from self.asked.items()
+        yield from self.asked_lost
+        for asked in self.asked_nowhere:
+            yield None, asked
 
     @property
     def is_truncated(self) -> bool:

@@ -16,6 +16,7 @@ from epochfence.epochs.connection import (
     group_consumer,
     has_member,
     has_member_with,
+    transactional_producer,
     writing_producer,
 )
 from epochfence.epochs.partition_reader import PartitionReader
@@ -40,6 +41,12 @@ class Clients:
     def writing_producer(self, config: Config, last_error: LastError) -> Producer:
         """As `connection.writing_producer`."""
         return writing_producer(config, last_error)
+
+    def transactional_producer(
+        self, config: Config, last_error: LastError, *, with_reports: bool = False
+    ) -> Producer:
+        """As `connection.transactional_producer`."""
+        return transactional_producer(config, last_error, with_reports=with_reports)
 
     def group_consumer(self, config: Config, last_error: LastError) -> Consumer:
         """As `connection.group_consumer`."""

@@ -279,13 +279,21 @@ def writing_producer(config: Config, last_error: LastError) -> Producer:
     return _make(Producer, _merged(config, _WRITING, {}, _NOT_WRITING), last_error)
 
 
-def transactional_producer(config: Config, last_error: LastError) -> Producer:
+def transactional_producer(
+    config: Config, last_error: LastError, *, with_reports: bool = False
+) -> Producer:
     """A producer that writes in transactions, under the config's `transactional.id`.
+
+    Args:
+        config: The user's settings.
+        last_error: Remembers what it complains about.
+        with_reports: Whether the success of each message is reported, too.
 
     Raises:
         MisconfiguredError: A setting contradicts that, or is unknown.
     """
-    return _make(Producer, _merged(config, _IN_TRANSACTIONS, {}, {}), last_error)
+    forced = _WRITING if with_reports else _IN_TRANSACTIONS
+    return _make(Producer, _merged(config, forced, {}, {}), last_error)
 
 
 def group_consumer(config: Config, last_error: LastError) -> Consumer:

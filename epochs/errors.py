@@ -146,6 +146,46 @@ class SinkUnavailable(EpochfenceError):
 
 
 @dataclass(eq=False)
+class TransactionAborted(EpochfenceError):
+    """A transaction was aborted, and the leadership goes on. Do all of it again.
+
+    Attributes:
+        transactional_id: Whose transaction it was.
+        reason: Why it was aborted.
+    """
+
+    transactional_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"the transaction of {self.transactional_id!r} was aborted: {self.reason}. "
+            f"Nobody who reads committed sees anything of it. This leadership goes on: "
+            f"do the whole transaction again."
+        )
+
+
+@dataclass(eq=False)
+class TransactionUnknown(EpochfenceError):
+    """Nobody knows yet whether a transaction was committed. `confirm()` finds out.
+
+    Attributes:
+        transactional_id: Whose transaction it was.
+        reason: Why that is not known.
+    """
+
+    transactional_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"whether the transaction of {self.transactional_id!r} was committed is "
+            f"not known: {self.reason}. Do not repeat it blindly: confirm() finds out "
+            f"what became of its messages; of offsets alone, the group's commits tell."
+        )
+
+
+@dataclass(eq=False)
 class ElectionUnavailable(EpochfenceError):
     """What holds an election does not answer now. Nothing was decided; try again.
 

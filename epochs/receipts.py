@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, get_args
 from epochfence.epochs.offset_ranges import OffsetRanges
 
 #: What may become of an acknowledged message.
-Outcome = Literal["admitted", "fenced", "lost", "indeterminate"]
+Outcome = Literal["admitted", "fenced", "lost", "aborted", "indeterminate"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 #: What may become of a message that was handed over.
 Fate = Outcome | Literal["undelivered"]
@@ -23,10 +23,11 @@ class Receipt(NamedTuple):
         offset: The offset it was acknowledged with, None where none was told.
         outcome: `admitted` (every reader lets it in), `fenced` (none does: a later
             leadership began before it), `lost` (acknowledged, but an unclean election
-            took it from the log) or `indeterminate` (nobody can tell any more). One
-            that was asked for with the message may be `undelivered`, too: after a
-            time-out, such a message may be in the log all the same.
-        error: The name of the client's error where it is `undelivered`, such as
+            took it from the log), `aborted` (its transaction was) or `indeterminate`
+            (nobody can tell any more). One that was asked for with the message may be
+            `undelivered`, too: after a time-out, such a message may be in the log all
+            the same.
+        error: The name of the client's error where its delivery failed, such as
             `_MSG_TIMED_OUT`; else empty.
     """
 
@@ -57,6 +58,17 @@ class Undelivered(NamedTuple):
     messages: int
 
 
+#: Failures by topic, partition and the error's name.
+Failures = dict[tuple[str, int, str], Undelivered]
+
+
+def add_failure(failures: Failures, failed: Undelivered) -> None:
+    """Count a failure together with those that have the same cause."""
+    cause = failed[:3]
+    first = failures.get(cause, failed._replace(messages=0))
+    failures[cause] = first._replace(messages=first.messages + failed.messages)
+
+
 class Part(NamedTuple):
     """Messages of one partition that share an outcome.
 
@@ -80,6 +92,34 @@ class Part(NamedTuple):
         return len(self.offsets) + self.without_offset
 
 
+class Parts:
+    """Parts that are told one after the other, as few of them as can be.
+
+    Two messages at one offset are two: what holds the second is a part of its own.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[Part] = []
+        self._last: dict[tuple[str, int, Outcome], int] = {}
+
+    def add(self, parts: Iterable[Part]) -> None:
+        """Take in parts that are told behind those here."""
+        for part in parts:
+            kind = part[:3]
+            found = self._last.get(kind)
+            if found is None or _overlap(self._parts[found], part):
+                found = self._last[kind] = len(self._parts)
+                # With offsets of its own: they change here.
+                self._parts.append(Part(*kind, OffsetRanges()))
+            known = self._parts[found]
+            known.offsets.update(part.offsets)
+            count = known.without_offset + part.without_offset
+            self._parts[found] = known._replace(without_offset=count)
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter(self._parts)
+
+
 class Receipts:
     """What became of every message that was acknowledged since the last answer.
 
@@ -100,32 +140,17 @@ class Receipts:
     @classmethod
     def joined(cls, several: Iterable[Receipts]) -> Receipts:
         """One answer that tells what several told, one after the other."""
-        parts: list[Part] = []
-        # The last part of each kind, whose offsets are a copy of its own.
-        last: dict[tuple[str, int, Outcome], int] = {}
-        undelivered: dict[tuple[str, int, str], Undelivered] = {}
+        parts = Parts()
+        undelivered: Failures = {}
         for receipts in several:
-            for part in receipts._parts:
-                kind = part[:3]
-                found = last.get(kind)
-                # Two messages at one offset are two: then the parts stay apart.
-                if found is None or _overlap(parts[found].offsets, part.offsets):
-                    last[kind] = found = len(parts)
-                    parts.append(Part(*kind, OffsetRanges()))
-                parts[found].offsets.update(part.offsets)
-                without_offset = parts[found].without_offset + part.without_offset
-                parts[found] = parts[found]._replace(without_offset=without_offset)
+            parts.add(receipts._parts)
             for failed in receipts.undelivered:
-                cause = failed[:3]
-                earlier = undelivered.get(cause, failed._replace(messages=0))
-                count = earlier.messages + failed.messages
-                undelivered[cause] = earlier._replace(messages=count)
-        parts.sort(key=lambda part: part[:2])
-        return cls(parts, undelivered.values())
+                add_failure(undelivered, failed)
+        return cls(sorted(parts, key=lambda part: part[:2]), undelivered.values())
 
     @property
     def counts(self) -> Mapping[Outcome, int]:
-        """How many messages there are of each outcome; all four are named."""
+        """How many messages there are of each outcome; every one is named."""
         counts: dict[Outcome, int] = dict.fromkeys(OUTCOMES, 0)
         for part in self._parts:
             counts[part.outcome] += part.messages
@@ -172,6 +197,7 @@ class Receipts:
         return f"Receipts({', '.join(shown)}, undelivered={undelivered})"
 
 
-def _overlap(many: OffsetRanges, few: OffsetRanges) -> bool:
-    """Whether two sets share an offset."""
-    return any(many.between(start, end) for start, end in few.ranges())
+def _overlap(one: Part, other: Part) -> bool:
+    """Whether they share an offset."""
+    ranges = other.offsets.ranges()
+    return any(one.offsets.between(start, end) for start, end in ranges)

@@ -36,6 +36,8 @@ from epochfence.epochs.errors import (
     TableMissing,
     TableUnavailable,
     TopicUnavailable,
+    TransactionAborted,
+    TransactionUnknown,
 )
 from epochfence.epochs.idempotency import command_key, message_key
 from epochfence.epochs.leadership import Claimed, Leadership
@@ -62,6 +64,9 @@ from epochfence.leading import (
 )
 from epochfence.producers.async_producer import AsyncFencedProducer
 from epochfence.producers.fenced_producer import FencedProducer
+from epochfence.producers.fenced_transactional_producer import (
+    FencedTransactionalProducer,
+)
 from epochfence.producers.write_behind import WriteBehind
 
 # A library is silent until its user asks for more.
@@ -93,6 +98,7 @@ __all__ = [
     "Ledger",
     "Leadership",
     "FencedProducer",
+    "FencedTransactionalProducer",
     "FencedConsumer",
     "Fence",
     "AsyncFencedProducer",
@@ -141,6 +147,8 @@ __all__ = [
     "ClaimUnknown",
     "SinkFenced",
     "SinkUnavailable",
+    "TransactionAborted",
+    "TransactionUnknown",
     "ElectionUnavailable",
     "NotAssigned",
     "EpochUnavailable",

@@ -10,17 +10,25 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, Message
 
 from epochfence.epochs.acknowledged import Acknowledged, Acknowledgement, Asked
-from epochfence.epochs.receipts import Receipt, Undelivered
+from epochfence.epochs.receipts import (
+    Failures,
+    Part,
+    Receipt,
+    Undelivered,
+    add_failure,
+)
 from epochfence.epochs.values import Place
 
 Report = Callable[[KafkaError | None, Message], None]
+#: What a report has to be.
+REPORT_REMEDY = "Give a function of an error (or None) and a message."
 
 
 class BareReport(Protocol):
@@ -39,7 +47,8 @@ _QUEUED = 4096
 #: there was one. Costs some 20 ns.
 _ANYTHING = [None]
 
-_REPORT_LOST = "REPORT_LOST"
+#: The name of the failure that is none of the client's.
+REPORT_LOST = "REPORT_LOST"
 _LOST = (
     "an exception, perhaps a signal handler's, came in the way of the client's report: "
     "the message may have been delivered or not"
@@ -52,12 +61,15 @@ class Answerable(NamedTuple):
     Attributes:
         acknowledged: The acknowledged messages of each partition.
         undelivered: The failures, by topic, partition and the error's name.
-        asked_undelivered: Who asked about which of these, and the receipt.
+        untold: Who asked about messages of which it is known already what became of
+            them, such as those failures; and the receipt.
+        answered: What became of further messages, known already.
     """
 
     acknowledged: dict[Place, Acknowledged]
-    undelivered: dict[tuple[str, int, str], Undelivered]
-    asked_undelivered: list[tuple[Asked, Receipt]]
+    undelivered: Failures
+    untold: Sequence[tuple[Asked, Receipt]] = ()
+    answered: Iterable[Part] = ()
 
 
 class Missed(NamedTuple):
@@ -85,8 +97,8 @@ class Acknowledgements:
         self._queues: dict[Place, deque[Acknowledgement]] = {}
         self._folded: dict[Place, Acknowledged] = {}
         self._failures: deque[tuple[str, int, KafkaError, Asked | None]] = deque()
-        self._undelivered: dict[tuple[str, int, str], Undelivered] = {}
-        self._asked_undelivered: list[tuple[Asked, Receipt]] = []
+        self._undelivered: Failures = {}
+        self._untold: list[tuple[Asked, Receipt]] = []
         self._folding = threading.Lock()
         self._is_fold_due = False
         self._taken: Answerable | None = None
@@ -127,7 +139,7 @@ class Acknowledgements:
             return
         self._is_fold_due = True
         try:
-            _uninterrupted(self._fold_now, is_awaited=False)
+            uninterrupted(self._fold_now, is_awaited=False)
         except RuntimeError:
             self._is_fold_due = False  # the interpreter ends: no thread starts any more
 
@@ -149,24 +161,15 @@ class Acknowledgements:
                 self._folded.setdefault(place, Acknowledged()).add(offsets)
         for _ in range(len(self._failures)):
             topic, number, error, asked = self._failures.popleft()
-            name = error.name()
-            self._count_undelivered((topic, number, name), error.str(), 1)
+            failed = Undelivered(topic, number, error.name(), error.str(), 1)
+            add_failure(self._undelivered, failed)
             if asked is not None:
-                self._note_undelivered(asked, topic, number, name)
+                self._note_undelivered(asked, failed)
 
-    def _count_undelivered(
-        self, cause: tuple[str, int, str], reason: str, more: int
-    ) -> None:
-        failed = self._undelivered.get(cause)
-        count = 0 if failed is None else failed.messages
-        first = reason if failed is None else failed.reason
-        self._undelivered[cause] = Undelivered(*cause, first, count + more)
-
-    def _note_undelivered(
-        self, asked: Asked, topic: str, number: int, name: str
-    ) -> None:
+    def _note_undelivered(self, asked: Asked, failed: Undelivered) -> None:
+        topic, number, name, *_ = failed
         receipt = Receipt(topic, number, None, "undelivered", name)
-        self._asked_undelivered.append((asked, receipt))
+        self._untold.append((asked, receipt))
 
     # Asking.
 
@@ -176,7 +179,7 @@ class Acknowledgements:
         Args:
             take_missed: Tells which messages more were reported on to nobody.
         """
-        _uninterrupted(lambda: self._take(take_missed), is_awaited=True)
+        uninterrupted(lambda: self._take(take_missed), is_awaited=True)
         assert self._taken is not None
         return self._taken
 
@@ -186,34 +189,35 @@ class Acknowledgements:
                 self._give_back(self._taken)
             self._fold()
             missed = take_missed()
+            lost = Undelivered("", -1, REPORT_LOST, _LOST, missed.messages)
             if missed.messages:
-                self._count_undelivered(("", -1, _REPORT_LOST), _LOST, missed.messages)
+                add_failure(self._undelivered, lost)
             for asked in missed.asked:
-                self._note_undelivered(asked, "", -1, _REPORT_LOST)
+                self._note_undelivered(asked, lost)
             acknowledged = {
                 place: folded for place, folded in self._folded.items() if folded
             }
             for place, taken in acknowledged.items():
                 self._folded[place] = Acknowledged(taken.standing)
             undelivered, self._undelivered = self._undelivered, {}
-            asked_undelivered, self._asked_undelivered = self._asked_undelivered, []
-            self._taken = Answerable(acknowledged, undelivered, asked_undelivered)
+            untold, self._untold = self._untold, []
+            self._taken = Answerable(acknowledged, undelivered, untold)
 
     def answered(self) -> None:
         """Forget what `take` gave last: else it is given again."""
         self._taken = None
 
     def _give_back(self, unanswered: Answerable) -> None:
-        acknowledged, undelivered, asked = unanswered
+        acknowledged, undelivered, untold, _ = unanswered
         for place, earlier in acknowledged.items():
             earlier.extend(self._folded[place])
             self._folded[place] = earlier
-        for cause, failed in undelivered.items():
-            self._count_undelivered(cause, failed.reason, failed.messages)
-        self._asked_undelivered[:0] = asked
+        for failed in undelivered.values():
+            add_failure(self._undelivered, failed)
+        self._untold[:0] = untold
 
 
-def _uninterrupted(function: Callable[[], None], *, is_awaited: bool) -> None:
+def uninterrupted(function: Callable[[], None], *, is_awaited: bool) -> None:
     """Run it on a thread where no signal's handler runs: the main one has them all."""
     if threading.current_thread() is not threading.main_thread():
         function()

@@ -1,10 +1,9 @@
-"""The answer of `confirm()`: wait for reports, ask the ledger, read where needed."""
+"""The answer of `confirm()`: take what is due, ask the ledger, read where needed."""
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import (
     Callable,
@@ -17,8 +16,6 @@ from collections.abc import (
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from confluent_kafka import Producer
-
 from epochfence.epochs.acknowledged import Acknowledged, Asked
 from epochfence.epochs.deadlines import time_left
 from epochfence.epochs.errors import Deposed, TopicUnavailable
@@ -29,12 +26,9 @@ from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.offset_ranges import OffsetRanges
 from epochfence.epochs.receipts import Part, Receipt, Receipts, Undelivered
 from epochfence.epochs.values import Place
-from epochfence.producers.acknowledgements import (
-    Acknowledgements,
-    Answerable,
-    Handover,
-)
+from epochfence.producers.acknowledgements import Answerable
 from epochfence.producers.judging import Judging
+from epochfence.producers.reported import Source
 from epochfence.producers.rereading import Rereading
 from epochfence.producers.territory import Territory
 
@@ -42,8 +36,6 @@ _log = logging.getLogger(__name__)
 
 #: Even where no time is left, a call needs some to be sent.
 _SHORTEST_S = 0.2
-_FLUSH_S = 0.1
-_BETWEEN_S = 0.005
 
 #: A broker that finds an idempotent producer's sequence broken has lost records of it.
 _SEQUENCE_LOST = {"OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID"}
@@ -67,10 +59,7 @@ class Confirmation:
     """Answers for what was acknowledged; forgets it only when it has.
 
     Args:
-        producer: The client that the messages were handed to.
-        acknowledgements: What was reported so far.
-        handover: Tells when all that was handed over is reported on.
-        renew_reports: Makes what is handed over from now on belong to a new handover.
+        source: Gives what is to be answered for.
         ledger: Knows the grants.
         leaderships: What the messages were written under.
         rereading: Answers for a deposed leader.
@@ -81,10 +70,7 @@ class Confirmation:
 
     def __init__(
         self,
-        producer: Producer,
-        acknowledgements: Acknowledgements,
-        handover: Handover,
-        renew_reports: Callable[[], None],
+        source: Source,
         ledger: Ledger,
         leaderships: Sequence[Leadership],
         rereading: Rereading,
@@ -92,10 +78,7 @@ class Confirmation:
         territory: Territory,
         on_deposed: Callable[[Deposed], None],
     ) -> None:
-        self._producer = producer
-        self._acknowledgements = acknowledgements
-        self._handover = handover
-        self._renew_reports = renew_reports
+        self._source = source
         self._ledger = ledger
         self._leaderships = leaderships
         self._rereading = rereading
@@ -116,31 +99,18 @@ class Confirmation:
     def alone(self, deadline: float) -> Generator[None]:
         """Keep other threads from confirming, and begin with what is handed over."""
         if not self._one_at_a_time.acquire(timeout=time_left(deadline)):
-            raise self._unavailable("another thread is still confirming")
+            raise TopicUnavailable(
+                ", ".join(self._territory.named()), "another thread is still confirming"
+            )
         try:
-            self._renew_reports()
+            self._source.begin()
             yield
         finally:
             self._one_at_a_time.release()
 
-    def await_reports(self, deadline: float) -> None:
-        """Wait until what was handed over before is reported on."""
-        while True:
-            left_s = time_left(deadline)
-            waiting = self._producer.flush(min(_FLUSH_S, left_s))
-            if self._handover.is_reported:
-                return
-            if not waiting:
-                # Another thread is in the middle of a report.
-                time.sleep(_BETWEEN_S)
-            if left_s == 0:
-                raise self._unavailable(
-                    f"{len(self._producer)} messages are not acknowledged yet"
-                )
-
-    def take(self) -> Answerable:
-        """What was reported and not answered for."""
-        return self._acknowledgements.take(self._handover.take_missed)
+    def take(self, deadline: float) -> Answerable:
+        """What is due and not answered for."""
+        return self._source.take(deadline)
 
     def answer(
         self, answerable: Answerable, state: LedgerState, deadline: float
@@ -149,14 +119,15 @@ class Confirmation:
         acknowledged = answerable.acknowledged
         undelivered = answerable.undelivered.values()
         parts = self._parts(acknowledged, undelivered, state, deadline)
-        untold = [*_asked(acknowledged, parts), *answerable.asked_undelivered]
+        untold = [*_asked(acknowledged, parts), *answerable.untold]
+        parts += answerable.answered
         for place, messages in acknowledged.items():
             parts += _without_reading(place, messages)
         return Answer(parts, tuple(undelivered), untold)
 
     def answered(self, answer: Answer) -> None:
         """Forget what was taken last: else it is taken again."""
-        self._acknowledgements.answered()
+        self._source.answered()
         self.told += sum(part.messages for part in answer.parts)
         self.told += sum(failed.messages for failed in answer.undelivered)
         self._untold += answer.untold
@@ -207,9 +178,6 @@ class Confirmation:
             parts += self._rereading.answer(standing, deadline)
         return parts
 
-    def _unavailable(self, reason: str) -> TopicUnavailable:
-        return TopicUnavailable(", ".join(self._territory.named()), reason)
-
 
 def confirm_together(
     confirmations: Sequence[Confirmation], ledger: Ledger, deadline: float
@@ -223,9 +191,7 @@ def confirm_together(
     with ExitStack() as stack:
         for one in confirmations:
             stack.enter_context(one.alone(deadline))
-        for one in confirmations:
-            one.await_reports(deadline)
-        taken = [one.take() for one in confirmations]
+        taken = [one.take(deadline) for one in confirmations]
         # After everything was acknowledged, and before any partition is read.
         state = ledger.refresh(max(_SHORTEST_S, time_left(deadline)))
         answers = [

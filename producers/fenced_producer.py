@@ -23,6 +23,7 @@ from epochfence.epochs.ledger import Ledger, check_ledger
 from epochfence.epochs.receipts import Receipt, Receipts
 from epochfence.epochs.values import Claim, Place, check_function, check_timeout
 from epochfence.producers.acknowledgements import (
+    REPORT_REMEDY,
     Acknowledgements,
     Handover,
     Report,
@@ -32,8 +33,9 @@ from epochfence.producers.acknowledgements import (
 from epochfence.producers.barriers import BarrierKey, BarrierOffsets, BarrierValue
 from epochfence.producers.confirmation import Confirmation, confirm_together
 from epochfence.producers.judging import Judging, Settings
+from epochfence.producers.reported import Reported, Source
 from epochfence.producers.rereading import Rereading
-from epochfence.producers.shared_client import REPORT, SharedClient
+from epochfence.producers.shared_client import SharedClient
 from epochfence.producers.stamping import (
     Headers,
     checked_leaderships,
@@ -107,22 +109,11 @@ class FencedProducer:
         self._deposed: Deposed | None = None
         self._territory = Territory()
         self._shares_client = isinstance(config, SharedClient)
-        if isinstance(config, SharedClient):
-            _check_fits(config, ledger, barrier_key, barrier_value)
-            self._client = config
-        else:
-            self._client = SharedClient(
-                config,
-                ledger,
-                barrier_key=barrier_key,
-                barrier_value=barrier_value,
-                timeout_s=timeout_s,
-            )
-        client = self._client
+        client = self._client = self._open_client(config, barrier_key, barrier_value)
         self._producer = client.producer
         self._told = client.told
         # For each message, looked up once.
-        self._send = self._producer.produce
+        self._send: Callable[..., None] = self._producer.produce
         self._parts_of = self._territory.open.get
         self._realm = Realm(
             self.leaderships, self._territory, self._judging, self._end_leadership
@@ -139,11 +130,15 @@ class FencedProducer:
             client.lives,
             self._judging,
         )
-        self._confirmation = Confirmation(
-            self._producer,
+        reported = Reported(
+            lambda: self._producer,
             self._acknowledgements,
             self._handover,
             self._renew_reports,
+            self._territory,
+        )
+        self._confirmation = Confirmation(
+            self._answerable(reported),
             ledger,
             self.leaderships,
             rereading,
@@ -160,6 +155,27 @@ class FencedProducer:
             raise
         if deposed is not None:
             self._end_leadership(deposed)
+
+    def _open_client(
+        self,
+        config: Config | Producer | SharedClient,
+        barrier_key: BarrierKey | None,
+        barrier_value: BarrierValue | None,
+    ) -> SharedClient:
+        if isinstance(config, SharedClient):
+            _check_fits(config, self._ledger, barrier_key, barrier_value)
+            return config
+        return SharedClient(
+            config,
+            self._ledger,
+            barrier_key=barrier_key,
+            barrier_value=barrier_value,
+            timeout_s=self._timeout_s,
+        )
+
+    def _answerable(self, reported: Reported) -> Source:
+        """Where `confirm` gets what it answers for."""
+        return reported
 
     # Whether it may write.
 
@@ -285,7 +301,7 @@ class FencedProducer:
         if callback is None:
             callback = on_delivery
         if callback is not None and not callable(callback):
-            check_function("on_delivery", callback, REPORT)
+            check_function("on_delivery", callback, REPORT_REMEDY)
         asked = None
         if on_receipt is not None:
             check_function("on_receipt", on_receipt, _RECEIPT)
@@ -429,6 +445,14 @@ class FencedProducer:
         While other threads produce or poll, it may be off by what they are about.
         """
         return max(0, self._handover.handed - self._confirmation.told)
+
+    @property
+    def confirmable(self) -> int:
+        """How many of the `unconfirmed` ones a `confirm` would wait for, and tell of.
+
+        All of them, but for those of a transaction that is open.
+        """
+        return self.unconfirmed
 
     def _renew_reports(self) -> None:
         # The count first: whoever produces meanwhile must not seem to wait in vain.

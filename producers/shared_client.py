@@ -11,16 +11,14 @@ from epochfence.epochs.connection import Config, LastError, connection_settings
 from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.ledger import Ledger, check_ledger
 from epochfence.epochs.values import Claim, check_function, check_timeout
-from epochfence.producers.acknowledgements import Report
+from epochfence.producers.acknowledgements import REPORT_REMEDY, Report
 from epochfence.producers.barriers import BarrierKey, BarrierValue, BarrierWriter
 from epochfence.producers.lives import Lives
 from epochfence.producers.partition_watch import PartitionWatch
 from epochfence.producers.taking_over import Realm, TakingOver
 
-#: What a delivery report has to be.
-REPORT = "Give a function of an error (or None) and a message."
-
 OnGrant = Callable[[Claim], None]
+OpenProducer = Callable[[], Producer]
 
 
 class SharedClient:
@@ -33,6 +31,8 @@ class SharedClient:
         barrier_key: As for `FencedProducer`.
         barrier_value: As for `FencedProducer`.
         timeout_s: How long to wait for the cluster, in seconds.
+        open_producer: Opens the client, of the settings that are given; None: the
+            ledger does.
 
     Attributes:
         ledger: The ledger.
@@ -58,6 +58,7 @@ class SharedClient:
         barrier_key: BarrierKey | None = None,
         barrier_value: BarrierValue | None = None,
         timeout_s: float = 10.0,
+        open_producer: OpenProducer | None = None,
     ) -> None:
         check_ledger(ledger)
         timeout_s = check_timeout(timeout_s)
@@ -66,7 +67,9 @@ class SharedClient:
         self.told: Report | None = None
         self.connection = ledger.connection
         self.producer = (
-            _checked(config) if isinstance(config, Producer) else self._made(config)
+            _checked(config)
+            if isinstance(config, Producer)
+            else self._made(config, open_producer)
         )
         clients, keeper = ledger.clients, None
         if not ledger.is_embedded:
@@ -82,7 +85,7 @@ class SharedClient:
         # A closed ledger shows no successor: nothing is written after it.
         self._unwatch = ledger.watch(self._on_grant, self._on_ledger_closed)
 
-    def _made(self, config: Config) -> Producer:
+    def _made(self, config: Config, open_producer: OpenProducer | None) -> Producer:
         if not isinstance(config, Mapping):
             raise MisconfiguredError(
                 "config", config, "a mapping of settings, or a producer, is expected",
@@ -90,9 +93,12 @@ class SharedClient:
             )  # fmt: skip
         settings = dict(config)
         self.told = settings.pop("on_delivery", None)
-        check_function("on_delivery", self.told, REPORT)
-        clients = self.ledger.clients
-        producer = clients.writing_producer(settings, LastError(config))
+        check_function("on_delivery", self.told, REPORT_REMEDY)
+        if open_producer is None:
+            clients = self.ledger.clients
+            producer = clients.writing_producer(settings, LastError(config))
+        else:
+            producer = open_producer()
         self.connection = connection_settings(config)
         return producer
 

@@ -262,6 +262,16 @@ class TakingOver:
                 failures[realm] = error
         return failures
 
+    def check_latest(self, realm: Realm, deadline: float) -> None:
+        """See that every own grant is the latest, by a ledger read to its end.
+
+        Raises:
+            Deposed: There is a later one.
+            LedgerUnavailable: The ledger could not be read to its end in time.
+            LedgerRegressed: It has lost an own grant.
+        """
+        _check_latest(realm, self._refreshed(deadline))
+
     def _refreshed(self, deadline: float) -> LedgerState:
         return self._ledger.refresh(max(_SHORTEST_S, time_left(deadline)))
 

@@ -136,7 +136,7 @@ class WriteBehind:
             except BaseException:
                 # Of a delivery callback: it counts as reported all the same.
                 _log.exception("a delivery callback failed")
-            waiting = self._producer.unconfirmed
+            waiting = self._producer.confirmable
             is_due = time.monotonic() >= due and (waiting or self._untold)
             if not is_due and (waiting < self._every_messages or self._has_failed):
                 continue

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Message, Producer
 
 from epochfence.epochs.clients import Clients
 from epochfence.epochs.connection import Config, LastError
-from epochfence.epochs.errors import TopicUnavailable
+from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
 from epochfence.epochs.partition_reader import PartitionReader
 from epochfence.epochs.synced_log import BeforeReload, SyncedLog, Unavailable
 from epochfence.epochs.topic_log import Appended, AppendUnknownError, Follower
@@ -185,6 +185,15 @@ class MemoryClients(Clients):
     def writing_producer(self, config: Config, last_error: LastError) -> Producer:
         """A producer that writes at once, or holds back what it is told to."""
         return cast("Producer", MemorySender(self._log))
+
+    def transactional_producer(
+        self, config: Config, last_error: LastError, *, with_reports: bool = False
+    ) -> Producer:
+        """None: a log in memory has no transactions."""
+        raise MisconfiguredError(
+            "ledger", "MemoryLedger", "a log in memory has no transactions",
+            "Use MemoryProducer, or a real broker.",
+        )  # fmt: skip
 
     def group_consumer(self, config: Config, last_error: LastError) -> Consumer:
         """A consumer that is alone in its group."""

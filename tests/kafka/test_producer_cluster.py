@@ -20,7 +20,13 @@ from support.truncation import TRUNCATABLE, truncate
 
 MESSAGES = 2_000
 
-EIGHT_WRITTEN_FIVE_LOST = {"admitted": 3, "fenced": 0, "lost": 5, "indeterminate": 0}
+EIGHT_WRITTEN_FIVE_LOST = {
+    "admitted": 3,
+    "fenced": 0,
+    "lost": 5,
+    "aborted": 0,
+    "indeterminate": 0,
+}
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from epochfence.epochs.topics import TopicKeeper
 from epochfence.producers import acknowledgements, partition_watch
 from epochfence.producers.fenced_producer import FencedProducer
 from epochfence.producers.lives import Lives
+from epochfence.producers.reported import Reported
 from epochfence.producers.territory import Ground
 from support.brokers import KafkaBroker
 from support.compaction import COMPACTABLE, force_compaction
@@ -691,11 +692,9 @@ def test_exceptions_on_the_way_to_the_answer_cost_nothing(
     topic = kafka.create_topic("t")
     producer.take_over([topic])
     write(producer, topic, 3)
-    inside: Any = producer
-    confirmation = inside._confirmation
-    for name in ("answer", "await_reports"):
+    for kind, name in ((Ledger, "refresh"), (Reported, "await_all")):
         with monkeypatch.context() as patched:
-            patched.setattr(confirmation, name, doing(KeyboardInterrupt()))
+            patched.setattr(kind, name, doing(KeyboardInterrupt()))
             with pytest.raises(KeyboardInterrupt):
                 producer.confirm()
         write(producer, topic, 1)

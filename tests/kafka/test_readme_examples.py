@@ -71,6 +71,15 @@ def test_the_takeover(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == block_with("pod-8: ", "text")
 
 
+def test_transactions(
+    kafka: KafkaBroker, topic: str, play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(block_with("def transfer"), {})
+    assert capsys.readouterr().out == "['admitted', 'admitted']\n"
+    committed = read_all(kafka, topic, isolation_level="read_committed")
+    assert [message.value() for message in committed] == [None, b"-10", b"+10"]
+
+
 def test_one_leader_for_each_partition(kafka: KafkaBroker, play: Play) -> None:
     orders = kafka.create_topic("partitioned", partitions=4)
     code = block_with("by_partition").replace('"orders"', repr(orders))

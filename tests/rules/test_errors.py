@@ -30,6 +30,14 @@ _ERRORS: list[tuple[EpochfenceError, list[str]]] = [
         ["orders.db", "locked", "Try again", "position"],
     ),
     (
+        epochfence.TransactionAborted("c/w", "another has taken it"),
+        ["'c/w'", "another has taken it", "the whole transaction again"],
+    ),
+    (
+        epochfence.TransactionUnknown("c/w", "no answer"),
+        ["'c/w'", "no answer", "not known", "confirm()"],
+    ),
+    (
         epochfence.ElectionUnavailable("of w at etcd", "connection refused"),
         ["of w at etcd", "connection refused", "Nothing was decided", "try again"],
     ),

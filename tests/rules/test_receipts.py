@@ -80,10 +80,16 @@ class Messages:
         self.lost: list[int] = []
 
     def add(self, offset: int) -> None:
-        if offset in self.standing:
+        self.cut_by(offset)
+        self.standing.append(offset)
+
+    def cut_by(self, offset: int) -> bool:
+        """Take in that a message came to an offset; whether one was there."""
+        is_again = offset in self.standing
+        if is_again:
             self.lost += [one for one in self.standing if one >= offset]
             self.standing = [one for one in self.standing if one < offset]
-        self.standing.append(offset)
+        return is_again
 
 
 @given(st.lists(st.lists(offsets | st.none())))
@@ -120,6 +126,17 @@ def test_acknowledgements_that_are_given_back(
     )
 
 
+def test_an_offset_that_comes_again_in_what_follows() -> None:
+    """Nothing in it tells: it was taken in by itself."""
+    earlier, later = Acknowledged(), Acknowledged()
+    earlier.add([1, 2, 3, 7, 8])
+    later.add([3, 4, 9])
+    earlier.extend(later)
+    assert list(earlier.standing) == [1, 2, 3, 4, 9]
+    assert sorted(offset for lost in earlier.lost for offset in lost) == [3, 7, 8]
+    assert earlier.is_truncated
+
+
 class Fates:
     """The dumb model of who asked: what became of each, in the order of reports."""
 
@@ -146,28 +163,43 @@ def fates(acknowledged: Acknowledged) -> dict[Asked, str]:
     }
 
 
-@given(st.lists(st.lists(st.tuples(offsets | st.none(), st.booleans())), max_size=4))
-def test_who_asked(batches: list[list[tuple[int | None, bool]]]) -> None:
+asking = st.lists(st.tuples(offsets | st.none(), st.booleans()))
+
+
+@given(st.lists(st.tuples(asking, st.booleans()), max_size=4))
+def test_who_asked(
+    batches: list[tuple[list[tuple[int | None, bool]], bool]],
+) -> None:
     """However the reports are batched and given back, each is told of its own message:
-    not of another that was acknowledged at the same offset."""
-    acknowledged, known, model = Acknowledged(), Acknowledged(), Fates()
+    not of another that was acknowledged at the same offset. Nor is that forgotten of
+    messages that are told of elsewhere, such as those of an aborted transaction."""
+    acknowledged, model = Acknowledged(), Fates()
     standing = Messages()
-    for batch in batches:
-        since = Acknowledged(known.standing)
+    for batch, is_kept in batches:
+        since = Acknowledged(acknowledged.standing) if is_kept else Acknowledged()
         reports: list[Acknowledgement] = []
+        elsewhere: set[Asked] = set()
         for offset, is_asked in batch:
             if offset is not None:
-                if offset in standing.standing:
+                if standing.cut_by(offset):
                     model.truncate(offset)
-                standing.add(offset)
+                if is_kept:
+                    standing.add(offset)
             asked = Asked(print)
-            if is_asked:
+            if is_asked and is_kept:
                 model.add(offset, asked)
+            elif is_asked:
+                elsewhere.add(asked)
             reports.append((offset, asked) if is_asked else offset)
         since.add(reports)
-        acknowledged.extend(since)
-        known = acknowledged
+        if is_kept:
+            acknowledged.extend(since)
+        else:
+            assert {asked for _, asked in since.everyone()} == elsewhere
+            for some in (*since.lost, since.standing):
+                acknowledged.cut_by(some)
     assert fates(acknowledged) == model.fate
+    assert list(acknowledged.standing) == sorted(standing.standing)
     assert all(offset == model.where[a] for offset, a in acknowledged.asked.items())
     assert all(offset == model.where[a] for offset, a in acknowledged.asked_lost)
 
@@ -198,11 +230,13 @@ def test_receipts() -> None:
         "admitted": 3,
         "fenced": 1,
         "lost": 1,
+        "aborted": 0,
         "indeterminate": 2,
     }
     assert receipts.undelivered == (failed,)
     assert repr(receipts) == (
-        "Receipts(admitted=3, fenced=1, lost=1, indeterminate=2, undelivered=3)"
+        "Receipts(admitted=3, fenced=1, lost=1, aborted=0, indeterminate=2, "
+        "undelivered=3)"
     )
 
 

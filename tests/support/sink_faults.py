@@ -19,9 +19,9 @@ from epochfence import (
     SinkState,
     SqliteSink,
 )
-from epochfence.consumers import kafka_sink
 from epochfence.consumers.gate import GateSink
 from epochfence.consumers.sink import OverlappingSink, Sink
+from epochfence.epochs import clients
 from support.postgres_proxy import Proxy
 from support.sinks import apply_postgres, apply_sqlite
 
@@ -209,11 +209,11 @@ def faulty_gate(
     timeout_s: float,
 ) -> Generator[FaultySink, None, None]:
     """The client tells its calls, and the function that copies how far it is."""
-    module: Any = kafka_sink
+    module: Any = clients
     made = module.transactional_producer
 
-    def watching(config: Any, last_error: Any) -> Any:
-        return _WatchingProducer(made(config, last_error), faults)
+    def watching(config: Any, last_error: Any, **more: Any) -> Any:
+        return _WatchingProducer(made(config, last_error, **more), faults)
 
     module.transactional_producer = watching
     with GateSink(
