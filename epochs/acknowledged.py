@@ -22,13 +22,15 @@ class Asked:
     Attributes:
         on_receipt: To be called with the receipt.
         is_reported: Whether its delivery report came.
+        is_told: Whether it was called.
     """
 
-    __slots__ = ("is_reported", "on_receipt")
+    __slots__ = ("is_reported", "is_told", "on_receipt")
 
     def __init__(self, on_receipt: Callable[[Receipt], object]) -> None:
         self.on_receipt = on_receipt
         self.is_reported = False
+        self.is_told = False
 
 
 #: An acknowledgement: the offset, None where none was told; with who asked, if any did.

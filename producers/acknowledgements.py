@@ -305,6 +305,11 @@ class Handover:
         forgotten, counted = self._counted
         return forgotten + sum(messages.handed for messages in counted)
 
+    @property
+    def handed_before(self) -> int:
+        """How many of them before the last `begin`."""
+        return self.handed - self._begun[-1][1].handed
+
     def begin(self) -> tuple[Generation, BareReport, Report]:
         """The callbacks of the messages from now on; nobody may keep the earlier ones.
 

@@ -90,6 +90,8 @@ class Confirmation:
         self.told = 0
         # Receipts that were asked for, until their sender was told.
         self._untold: deque[tuple[Asked, Receipt]] = deque()
+        # Answers that could not be given.
+        self._ungiven: list[Receipts] = []
 
     def confirm(self, deadline: float) -> Receipts:
         """Answer for every message; `FencedProducer.confirm` tells more."""
@@ -127,15 +129,33 @@ class Confirmation:
 
     def answered(self, answer: Answer) -> None:
         """Forget what was taken last: else it is taken again."""
-        self._source.answered()
-        self.told += sum(part.messages for part in answer.parts)
-        self.told += sum(failed.messages for failed in answer.undelivered)
+        # Before they are forgotten: what is here twice is told once.
         self._untold += answer.untold
+        self._source.answered()
+        if self._source.settled is None:
+            self.told += sum(part.messages for part in answer.parts)
+            self.told += sum(failed.messages for failed in answer.undelivered)
+        else:
+            self.told = self._source.settled
+
+    def keep(self, receipts: Receipts) -> None:
+        """Keep an answer that could not be given, for the next one."""
+        self._ungiven.append(receipts)
+
+    def take_kept(self) -> list[Receipts]:
+        """The answers that could not be given, to be given now."""
+        kept, self._ungiven = self._ungiven, []
+        return kept
 
     def tell(self) -> None:
         """Tell whoever asked for a receipt, and was not told yet."""
         while self._untold:
             asked, receipt = self._untold.popleft()
+            if asked.is_told:
+                # An exception came between its report and the count of it: what it was
+                # acknowledged with, which came first, is true.
+                continue
+            asked.is_told = True
             try:
                 asked.on_receipt(receipt)
             except Exception:
@@ -204,9 +224,15 @@ def confirm_together(
         )
         for one, answer in zip(confirmations, answers, strict=True):
             one.answered(answer)
-    for one in confirmations:
-        one.tell()
-    return receipts
+    try:
+        for one in confirmations:
+            one.tell()
+    except BaseException:
+        # Who was told raised what ends this (Ctrl-C): the next answer has it all.
+        confirmations[0].keep(receipts)
+        raise
+    kept = [earlier for one in confirmations for earlier in one.take_kept()]
+    return Receipts.joined([*kept, receipts]) if kept else receipts
 
 
 def _place_of(part: Part) -> Place:

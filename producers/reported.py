@@ -40,6 +40,14 @@ class Source(Protocol):
         """Forget what `take` gave last: else it is given again."""
         ...
 
+    @property
+    def settled(self) -> int | None:
+        """So many of the messages handed over, at least, were answered for then.
+
+        None where that is not known: then those are counted that were told of.
+        """
+        ...
+
 
 class Reported:
     """Gives what was reported of all that was handed over so far.
@@ -65,6 +73,8 @@ class Reported:
         self._handover = handover
         self._renew_reports = renew_reports
         self._territory = territory
+        self._taken = 0
+        self.settled: int | None = 0
 
     def begin(self) -> None:
         """Say that what is handed over from now on is not waited for."""
@@ -101,8 +111,13 @@ class Reported:
     def take(self, deadline: float) -> Answerable:
         """Give what is reported, having waited for all that was handed over before."""
         self.await_all(deadline)
-        return self.take_in()
+        taken = self.take_in()
+        # Anew each time: a signal handler's exception may have come before one was
+        # counted, which must not be missing for good.
+        self._taken = self._handover.handed_before
+        return taken
 
     def answered(self) -> None:
         """Forget what was given last: else it is given again."""
         self._acknowledgements.answered()
+        self.settled = self._taken

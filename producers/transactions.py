@@ -225,6 +225,9 @@ class Transactions:
         else:
             self._taken.extend(later)
 
+    #: Messages of a transaction that is open are neither.
+    settled: int | None = None
+
     def answered(self) -> None:
         """Forget what `take` gave last: else it is given again."""
         self._taken = None

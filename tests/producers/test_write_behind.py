@@ -16,6 +16,7 @@ from epochfence import (
     Receipts,
     WriteBehind,
 )
+from epochfence.producers.acknowledgements import Acknowledgements
 from epochfence.testing import MemoryLedger, MemoryProducer
 from support.producing import doing
 from support.waiting import wait_until
@@ -133,8 +134,61 @@ def test_a_function_that_is_interrupted(taken: MemoryProducer, topic: str) -> No
     taken.produce(topic, b"a", on_receipt=receipts.append)
     with pytest.raises(KeyboardInterrupt):
         taken.confirm()
-    taken.confirm()
+    taken.produce(topic, b"b")
+    assert len(taken.confirm()) == 3
     assert len(receipts) == 1
+
+
+@pytest.mark.parametrize("spot", ["before", "behind"])
+def test_a_report_that_is_interrupted(
+    taken: MemoryProducer, topic: str, monkeypatch: pytest.MonkeyPatch, spot: str
+) -> None:
+    """By a signal's handler: told once, and what comes later is not forgotten."""
+    receipts: list[Receipt] = []
+    take_in = Acknowledgements.take_in
+    interrupted: list[None] = []
+
+    def interruptible(self: Any, *report: Any) -> None:
+        if interrupted:
+            return take_in(self, *report)
+        interrupted.append(None)
+        if spot == "behind":
+            take_in(self, *report)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Acknowledgements, "take_in", interruptible)
+    taken.produce(topic, b"a", partition=0, on_receipt=receipts.append)
+    with pytest.raises(KeyboardInterrupt):
+        taken.poll(0)
+    taken.confirm()
+    taken.confirm()
+    fate = "undelivered" if spot == "before" else "admitted"
+    assert [receipt.outcome for receipt in receipts] == [fate]
+    assert taken.unconfirmed == 0
+    taken.produce(topic, b"b", on_receipt=receipts.append)
+    assert taken.unconfirmed == 1
+    taken.confirm()
+    assert len(receipts) == 2
+
+
+def test_a_message_that_is_handed_over_and_not_counted(
+    taken: MemoryProducer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal's handler came between: it does not take another's place for good."""
+    inside: Any = taken
+    send = inside._send
+
+    def interruptible(*message: Any) -> None:
+        send(*message)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(taken, "_send", interruptible)
+        with pytest.raises(KeyboardInterrupt):
+            taken.produce(topic, b"a")
+    assert len(taken.confirm()) == 1
+    taken.produce(topic, b"b")
+    assert taken.unconfirmed == 1
 
 
 def test_what_cannot_be_told(taken: MemoryProducer, topic: str) -> None:
