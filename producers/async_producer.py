@@ -26,7 +26,7 @@ from epochfence.epochs.values import check_timeout
 from epochfence.producers.fenced_producer import FencedProducer
 from epochfence.producers.in_thread import in_thread, start_in_thread
 from epochfence.producers.stamping import Headers
-from epochfence.producers.write_behind import WriteBehind, checked_count
+from epochfence.producers.write_behind import WriteBehind, checked_count, poll_briefly
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +39,8 @@ _CLOSED = "the producer was closed before it was known what became of a message"
 #: of at a time.
 _IN_A_ROW = 200
 
-#: So long a poll waits for reports; a full queue is looked at as often.
-_POLL_S = 0.05
+#: So often a close looks whether all is told.
+_BETWEEN_S = 0.05
 
 
 class AsyncFencedProducer:
@@ -306,11 +306,7 @@ class AsyncFencedProducer:
 
     def _poll(self) -> None:
         while not self._is_closed:
-            try:
-                self._producer.poll(_POLL_S)
-            except BaseException:
-                # Of `on_delivery` in the client's settings: others wait for theirs.
-                _log.exception("a delivery callback failed")
+            poll_briefly(self._producer)
             if self._in_turn:
                 self._wake()
 
@@ -404,7 +400,7 @@ class AsyncFencedProducer:
             if self._behind is not None:
                 self._stop_confirming(self._behind)
             while self._outstanding and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
+                time.sleep(_BETWEEN_S)
         finally:
             try:
                 self._producer.close()

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
+from confluent_kafka import KafkaError, KafkaException
+
 from epochfence.epochs.errors import (
     EpochfenceError,
     LedgerClosed,
@@ -20,7 +22,8 @@ from epochfence.producers.fenced_producer import FencedProducer
 
 _log = logging.getLogger(__name__)
 
-#: So long a poll waits for reports: a close waits no longer for it.
+#: So long a poll waits for reports: neither a close nor whoever waits for room in the
+#: client's queue waits longer for it.
 _POLL_S = 0.05
 
 OnReceipts = Callable[[Receipts], object]
@@ -131,11 +134,7 @@ class WriteBehind:
     def _run(self) -> None:
         due = time.monotonic() + self._every_s
         while not self._is_closing:
-            try:
-                self._producer.poll(_POLL_S)
-            except BaseException:
-                # Of a delivery callback: it counts as reported all the same.
-                _log.exception("a delivery callback failed")
+            poll_briefly(self._producer)
             waiting = self._producer.confirmable
             is_due = time.monotonic() >= due and (waiting or self._untold)
             if not is_due and (waiting < self._every_messages or self._has_failed):
@@ -207,6 +206,20 @@ class WriteBehind:
         except Exception as failure:
             # What the context was left with must not be hidden.
             _log.warning("closed, and not everything is confirmed: %s", failure)
+
+
+def poll_briefly(producer: FencedProducer) -> None:
+    """Serve delivery reports, in a thread where nobody would hear what that raises."""
+    try:
+        producer.poll(_POLL_S)
+    except BaseException as error:
+        cause = error.args[0] if isinstance(error, KafkaException) else None
+        if isinstance(cause, KafkaError) and cause.fatal():
+            # The client says so once, to whoever calls; and fails from then on.
+            _log.info("a client has failed, as whoever writes will hear: %s", cause)
+        else:
+            # Of a delivery callback: it counts as reported all the same.
+            _log.exception("a delivery callback failed")
 
 
 def checked_count(count: int, setting: str) -> int:
