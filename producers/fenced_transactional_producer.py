@@ -199,6 +199,9 @@ class FencedTransactionalProducer(FencedProducer):
         deadline = deadline_after(self._timeout_s if timeout_s is None else timeout_s)
         with self._turn:
             self._check_leading()
+            if not self._transactional.is_open:
+                # Of a client that was given up, reports come only while it is there.
+                self._collect(deadline)
             self._initialise(deadline)
         return super().take_over(topics, timeout_s=self._rest_of(deadline))
 

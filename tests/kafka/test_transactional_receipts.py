@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from epochfence import (
     AsyncFencedProducer,
@@ -22,8 +22,10 @@ from epochfence import (
     TransactionAborted,
     WriteBehind,
 )
+from epochfence.epochs import transactions
 from support.brokers import KafkaBroker
 from support.ledgers import unnamed_topics
+from support.producing import doing
 from support.transactions import (
     SCOPE,
     committed_values,
@@ -101,6 +103,29 @@ def test_each_is_told_of_once_and_when_its_transaction_has_ended(
     assert len(receipts) + sum(one.messages for one in receipts.undelivered) == 2
     assert (producer.unconfirmed, producer.confirmable) == (0, 0)
     assert len(producer.confirm()) == 0
+
+
+def test_what_was_written_with_a_client_that_was_given_up(
+    kafka: KafkaBroker,
+    topic: str,
+    producer: FencedTransactionalProducer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker did not answer its abort; then another takes the id, before asking."""
+    told = Told()
+    producer.begin_transaction()
+    told.produce(producer, topic, b"1")
+    producer.flush(30)
+    for number in range(100):
+        told.produce(producer, topic, b"more %d" % number)
+    no_answer = KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))
+    with monkeypatch.context() as patched:
+        patched.setattr(transactions, "to_its_end", doing(no_answer))
+        producer.abort_transaction()
+    producer.take_over([topic])
+    producer.confirm(5)
+    assert len(told.values("aborted")) == 101
+    assert committed_values(kafka, topic) == []
 
 
 def test_a_zombie_is_told(kafka: KafkaBroker, ledger: Ledger, topic: str) -> None:

@@ -3,13 +3,15 @@
 Leaders are deposed and go on, lose their id to others, are left behind with a
 transaction open, and have their commits answered too late or not at all. In the end,
 what `confirm` called admitted has to be what an independent consumer has, offset by
-offset; and each message that was acknowledged has one receipt.
+offset; and each message that was acknowledged has one receipt. Some are confirmed all
+the time, by a thread.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,8 +21,11 @@ from epochfence import (
     Deposed,
     FencedTransactionalProducer,
     Ledger,
+    Receipt,
+    Receipts,
     TransactionAborted,
     TransactionUnknown,
+    WriteBehind,
 )
 from support.brokers import KafkaBroker
 from support.fenced_topic import fenced
@@ -49,9 +54,20 @@ class _Leader:
         #: Values of transactions of which it was told that they are committed, or not.
         self.committed: set[bytes] = set()
         self.aborted: set[bytes] = set()
+        #: What the sender of each message was told, and what `confirm` told.
+        self.receipts: dict[bytes, Receipt] = {}
+        self.answers: list[Receipts] = []
+        self.behind: WriteBehind | None = None
+        self.handed = 0
         self._topic = topic
         self._values: set[bytes] = set()
         self.is_open = False
+
+    def confirm_behind(self) -> None:
+        """Have it confirmed all the time, by a thread."""
+        self.behind = WriteBehind(
+            self.producer, self.answers.append, every_messages=2, every_s=0.02
+        )
 
     def begin(self) -> None:
         self._values = set()
@@ -60,7 +76,18 @@ class _Leader:
 
     def write(self, value: bytes) -> None:
         self._values.add(value)
-        self.producer.produce(self._topic, value, partition=0, on_delivery=self._told)
+        self.producer.produce(
+            self._topic,
+            value,
+            partition=0,
+            on_delivery=self._told,
+            on_receipt=partial(self._note, value),
+        )
+        self.handed += 1
+
+    def _note(self, value: bytes, receipt: Receipt) -> None:
+        assert value not in self.receipts
+        self.receipts[value] = receipt
 
     def _told(self, error: KafkaError | None, message: Any) -> None:
         if error is None:
@@ -94,6 +121,8 @@ def play(kafka: KafkaBroker, ledger: Ledger, seed: int, steps: int = 40) -> None
             producer = opened(kafka, ledger, claimed)
             producer.take_over([topic])
             leaders.append(_Leader(producer, topic))
+            if dice.random() < 0.3:
+                leaders[-1].confirm_behind()
             return leaders[-1]
 
         succeed()
@@ -147,11 +176,16 @@ def _compare(
 ) -> None:
     admitted: list[int] = []
     for leader in leaders:
-        receipts = leader.producer.confirm(60)
+        if leader.behind is not None:
+            leader.behind.close()
+        leader.answers.append(leader.producer.confirm(60))
+        receipts = Receipts.joined(leader.answers)
         answered = sorted(receipt.offset or 0 for receipt in receipts)
         assert answered == sorted(leader.acknowledged)
         assert receipts.counts["lost"] == receipts.counts["indeterminate"] == 0
         admitted += [r.offset or 0 for r in receipts if r.outcome == "admitted"]
+        assert leader.producer.unconfirmed == 0
+        _compare_single(leader, receipts)
         leader.producer.close()
     with fenced(kafka, ledger, topic) as consumer:
         consumer.subscribe([topic])
@@ -161,3 +195,18 @@ def _compare(
     for leader in leaders:
         assert leader.committed <= plain
         assert not leader.aborted & plain
+        admitted_ones = {
+            value for value, one in leader.receipts.items() if one.outcome == "admitted"
+        }
+        assert admitted_ones <= plain
+        assert not leader.aborted & admitted_ones
+
+
+def _compare_single(leader: _Leader, receipts: Receipts) -> None:
+    """Each sender is told, and what the whole answer says."""
+    assert len(leader.receipts) == leader.handed
+    by_offset = {receipt.offset: receipt.outcome for receipt in receipts}
+    single = leader.receipts.values()
+    assert {one.offset: one.outcome for one in single if not one.error} == by_offset
+    unsent = sum(failed.messages for failed in receipts.undelivered)
+    assert [one.outcome for one in single if one.error] == ["aborted"] * unsent
