@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from copy import copy
 from types import MappingProxyType, TracebackType
 from typing import NoReturn
@@ -14,7 +15,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from epochfence.epochs.claims import checked_texts
 from epochfence.epochs.connection import Config
-from epochfence.epochs.deadlines import deadline_after
+from epochfence.epochs.deadlines import deadline_after, time_left
 from epochfence.epochs.errors import (
     ClaimLost,
     ClaimUnknown,
@@ -31,7 +32,7 @@ from epochfence.epochs.errors import (
 from epochfence.epochs.ledger import Ledger, check_ledger
 from epochfence.epochs.receipts import Receipts
 from epochfence.epochs.values import Claim, check_function, check_timeout
-from epochfence.leading.seating import Member, Seating
+from epochfence.leading.seating import Member, Seating, some_time
 from epochfence.leading.seats import Outputs, Seat, Seats
 from epochfence.producers.fenced_producer import FencedProducer
 from epochfence.producers.judging import Settings
@@ -124,7 +125,7 @@ class PartitionLeaderships:
         check_function("on_deposed", on_deposed)
         self._timeout_s = check_timeout(timeout_s)
         self._seats = Seats(topic, scope)
-        goals = Outputs(outputs, shared_outputs, self._seats.scope, settings)
+        self._outputs = Outputs(outputs, shared_outputs, self._seats.scope, settings)
         self.topic = topic
         self._ledger = ledger
         self._group = group
@@ -133,6 +134,8 @@ class PartitionLeaderships:
         # Looked up for each message, without a lock.
         self._led: dict[int, FencedProducer] = {}
         self._lock = threading.RLock()
+        # Taken before the lock: nobody may part with what another thread confirms.
+        self._confirming = threading.RLock()
         self._is_closed = False
         self._process_id = os.getpid()
         self._client = SharedClient(config, ledger, timeout_s=self._timeout_s)
@@ -140,7 +143,7 @@ class PartitionLeaderships:
             ledger,
             self._client,
             topic,
-            goals,
+            self._outputs,
             holder=holder,
             attributes=texts,
             group=group,
@@ -299,6 +302,7 @@ class PartitionLeaderships:
         for seat in seats:
             self._led.pop(seat.partition, None)
         self._seating.take(seats, self._member, deadline)
+        self._part_with_idle(seats)
         for seat in seats:
             if seat.failure is None and seat.producer is not None:
                 self._led[seat.partition] = seat.producer
@@ -382,24 +386,52 @@ class PartitionLeaderships:
         """Tell what became of every message of every partition, since last told.
 
         As `FencedProducer.confirm`, by one read of the ledger for all of them; so it
-        is for partitions that were given up since. (Of a partition that this process
-        was granted more than twice in between, for the last two leaderships.)
+        is for partitions that were given up since, and for every leadership that this
+        process had of them.
+
+        Where another leads, the partitions written to are read too, one after the
+        other: after hundreds of partitions were taken from this process at once, give
+        it minutes.
 
         Raises:
             TopicUnavailable, LedgerUnavailable, TableUnavailable, LedgerRegressed: As
                 `FencedProducer.confirm`. Nothing was forgotten.
         """
-        timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
+        deadline = self._deadline(timeout_s)
         self._check_open()
-        with self._lock:
-            seats = self._seats.all()
-            outlived = {producer for seat in seats for producer in seat.outlived()}
-            led = {seat.producer for seat in seats if seat.producer is not None}
-        receipts = FencedProducer.confirm_all(led | outlived, self._ledger, timeout_s)
-        with self._lock:
-            for seat in seats:
-                seat.part_with(outlived)
+        with self._alone(deadline):
+            with self._lock:
+                seats = self._seats.all()
+                outlived = {producer for seat in seats for producer in seat.outlived()}
+                led = {seat.producer for seat in seats if seat.producer is not None}
+            receipts = FencedProducer.confirm_all(
+                led | outlived, self._ledger, some_time(deadline)
+            )
+            with self._lock:
+                for seat in seats:
+                    seat.part_with(outlived)
         return receipts
+
+    @contextmanager
+    def _alone(self, deadline: float) -> Generator[None]:
+        """Keep other threads from confirming."""
+        if not self._confirming.acquire(timeout=time_left(deadline)):
+            raise TopicUnavailable(
+                self._outputs.named(), "another thread is still confirming"
+            )
+        try:
+            yield
+        finally:
+            self._confirming.release()
+
+    def _part_with_idle(self, seats: Iterable[Seat]) -> None:
+        if not self._confirming.acquire(blocking=False):
+            return  # who confirms parts with them
+        try:
+            for seat in seats:
+                seat.part_with_idle()
+        finally:
+            self._confirming.release()
 
     # The end.
 

@@ -85,7 +85,7 @@ class Seating:
 
     def _claim(self, seats: list[Seat], member: Member | None, deadline: float) -> None:
         """Claim what is not held still."""
-        state = self._ledger.refresh(_some(deadline))
+        state = self._ledger.refresh(some_time(deadline))
         # Read before the group is asked, so before it can have given a partition to
         # anybody after this process: who sleeps behind that loses to whoever claims.
         seen: dict[str, int] = {}
@@ -105,7 +105,7 @@ class Seating:
             holder=self._holder,
             seen=seen,
             attributes=self._attributes,
-            timeout_s=_some(deadline),
+            timeout_s=some_time(deadline),
         )
         for seat in seats:
             if seat.scope in claimed.won:
@@ -125,7 +125,7 @@ class Seating:
                 self._client.connection,
                 self._group,
                 member.memberid() or "",
-                _some(deadline),
+                some_time(deadline),
             )
         except KafkaException as error:
             raise ElectionUnavailable(
@@ -151,12 +151,13 @@ class Seating:
             if seat.producer is not None
         }
         failed = FencedProducer.take_over_all(
-            topics_of, keeps_barriers=True, timeout_s=_some(deadline)
+            topics_of, keeps_barriers=True, timeout_s=some_time(deadline)
         )
         for seat in seats:
             if seat.producer is not None:
                 seat.failure = failed.get(seat.producer)
 
 
-def _some(deadline: float) -> float:
+def some_time(deadline: float) -> float:
+    """The seconds until a deadline, and some where it is over."""
     return max(_SHORTEST_S, time_left(deadline))

@@ -221,7 +221,7 @@ def confirm_together(
     for one in confirmations:
         one.tell()  # what an exception came in the way of the last time
     with ExitStack() as stack:
-        for one in confirmations:
+        for one in sorted(confirmations, key=id):  # no two threads wait in a circle
             stack.enter_context(one.alone(deadline))
         for one in confirmations:
             one.await_reports(deadline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from epochfence import (
     MisconfiguredError,
     NotAssigned,
     PartitionLeaderships,
+    Receipts,
     TableUnavailable,
     TopicUnavailable,
 )
@@ -374,6 +376,114 @@ def test_who_sleeps_before_the_claim_loses_it(
     with pytest.raises(ClaimLost):
         led.of(1)
     assert epochs(memory_ledger)["orders/1"] == [1]
+
+
+# What was written under leaderships that are over.
+
+
+def test_every_leadership_is_answered_for(
+    memory_ledger: MemoryLedger,
+    led: PartitionLeaderships,
+    other: PartitionLeaderships,
+) -> None:
+    for _ in range(4):
+        led.assigned([0])
+        for _ in range(3):
+            led.of(0).produce("prices", b"v", partition=0)
+        led.revoked([0])
+        other.assigned([0])
+        other.revoked([0])
+    assert led.confirm().counts["admitted"] == 12
+    assert len(led.confirm()) == 0
+
+
+def test_a_message_of_long_ago_that_was_not_delivered_is_told_of(
+    memory_log: MemoryLog, memory_ledger: MemoryLedger, new: New
+) -> None:
+    sender = MemorySender(memory_log)
+    sender.fail_deliveries(KafkaError._MSG_TIMED_OUT, 1, arrives=False)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(MemoryClients, "writing_producer", doing(sender))
+        led = new()
+    led.assigned([0])
+    led.of(0).produce("prices", b"v", partition=0)
+    for _ in range(3):
+        memory_ledger.claim("orders/0", holder="b")
+        led.assigned([0])
+    receipts = led.confirm()
+    assert not receipts.are_all_admitted
+    assert [one.messages for one in receipts.undelivered] == [1]
+
+
+def test_a_leadership_that_wrote_nothing_is_forgotten(
+    memory_ledger: MemoryLedger, led: PartitionLeaderships
+) -> None:
+    led.assigned([0])
+    idle = led.of(0)
+    for _ in range(2):
+        assert not idle.is_closed
+        memory_ledger.claim("orders/0", holder="b")
+        led.assigned([0])
+        if idle.is_closed:
+            break
+    assert idle.is_closed
+
+
+def in_another_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[Any]]:
+    """A thread that calls, and where its result, or error, is put."""
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, results
+
+
+@pytest.mark.parametrize("meanwhile", ["confirm", "assigned"])
+def test_two_threads_confirm(
+    memory_ledger: MemoryLedger,
+    led: PartitionLeaderships,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: str,
+) -> None:
+    led.assigned([0, 1])
+    for number in (0, 1):
+        led.of(number).produce("prices", b"v", partition=number)
+    memory_ledger.claim("orders/0", holder="b")
+    confirm_all = FencedProducer.confirm_all
+    is_there, may_go_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Receipts:
+        if not is_there.is_set():
+            is_there.set()
+            assert may_go_on.wait(60)
+        return confirm_all(*arguments)
+
+    monkeypatch.setattr(FencedProducer, "confirm_all", staticmethod(slow))
+    first, told_first = in_another_thread(lambda: led.confirm(60))
+    assert is_there.wait(60)
+    if meanwhile == "assigned":
+        for _ in range(3):
+            led.assigned([0])
+            memory_ledger.claim("orders/0", holder="b")
+        may_go_on.set()
+        first.join()
+        (receipts,) = told_first
+        assert receipts.counts["admitted"] == 2
+        return
+    with pytest.raises(TopicUnavailable, match=r"prices.*still confirming"):
+        led.confirm(0.1)
+    second, told_second = in_another_thread(lambda: led.confirm(60))
+    may_go_on.set()
+    first.join()
+    second.join()
+    counts = [one.counts["admitted"] for one in (*told_first, *told_second)]
+    assert sorted(counts) == [0, 2]
 
 
 # What goes wrong, and what passes.
