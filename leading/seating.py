@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Protocol
 
 from confluent_kafka import KafkaException
@@ -80,8 +81,20 @@ class Seating:
             self._claim(seats, member, deadline)
             self._take_over([seat for seat in seats if seat.failure is None], deadline)
         except EpochfenceError as error:
+            _fail(seats, error)
+        except BaseException as error:  # Ctrl-C, for one
+            _fail(seats, self._unreached(f"{type(error).__name__} came in the way"))
+            raise
+        finally:
             for seat in seats:
-                seat.failure = seat.failure or error
+                # Without traceback and cause: they would keep clients alive.
+                seat.failure = copy(seat.failure)
+
+    def _unreached(self, reason: str) -> ElectionUnavailable:
+        election = f"of the leaders of {self._topic!r}"
+        if self._group is not None:
+            election += f", by group {self._group!r}"
+        return ElectionUnavailable(election, reason)
 
     def _claim(self, seats: list[Seat], member: Member | None, deadline: float) -> None:
         """Claim what is not held still."""
@@ -121,17 +134,18 @@ class Seating:
         if member is None or self._group is None:
             return True
         try:
+            member_id = member.memberid() or ""
+        except RuntimeError as error:  # such as "Consumer closed"
+            raise self._unreached(str(error)) from error
+        try:
             return self._ledger.clients.has_member(
                 self._client.connection,
                 self._group,
-                member.memberid() or "",
+                member_id,
                 some_time(deadline),
             )
         except KafkaException as error:
-            raise ElectionUnavailable(
-                f"of the leaders of {self._topic!r}, by group {self._group!r}",
-                error.args[0].str(),
-            ) from error
+            raise self._unreached(error.args[0].str()) from error
 
     def _made(self, leadership: Leadership) -> FencedProducer:
         return FencedProducer(
@@ -156,6 +170,11 @@ class Seating:
         for seat in seats:
             if seat.producer is not None:
                 seat.failure = failed.get(seat.producer)
+
+
+def _fail(seats: list[Seat], error: EpochfenceError) -> None:
+    for seat in seats:
+        seat.failure = seat.failure or error
 
 
 def some_time(deadline: float) -> float:

@@ -138,6 +138,12 @@ class Confirmation:
                     f"{len(self._producer)} messages are not acknowledged yet"
                 )
 
+    def await_delivery(self, deadline: float) -> None:
+        """Wait until what was handed over so far is reported on."""
+        with self.alone(deadline):
+            if not self._handover.is_reported:
+                self.await_reports(deadline)
+
     def take(self) -> Answerable:
         """What was reported and not answered for."""
         return self._acknowledgements.take(self._handover.take_missed)
