@@ -8,6 +8,7 @@ from functools import partial
 from secrets import token_hex
 
 from epochfence.epochs.claims import checked_value, claim_key
+from epochfence.epochs.deadlines import time_left
 from epochfence.epochs.errors import (
     ClaimLost,
     ClaimUnknown,
@@ -24,6 +25,9 @@ from epochfence.epochs.topic_log import (
     AppendUnknownError,
 )
 from epochfence.epochs.values import Claim, check_scope
+
+#: The part of the time that is kept for reading claims back.
+_FOR_READING = 0.25
 
 
 class Claiming:
@@ -81,7 +85,9 @@ class Claiming:
         records = [(claim_key(claim), checked_value(claim)) for claim in claims]
         if not records:
             return []
-        appended = self._log.append_all(records, deadline, discard=True)
+        # Some time is left to read what was granted: else nobody knows of any.
+        append_by = deadline - _FOR_READING * time_left(deadline)
+        appended = self._log.append_all(records, append_by, discard=True)
         unread = ""
         if any(isinstance(one, int) for one in appended):
             try:
@@ -131,15 +137,23 @@ def checked_scopes(scopes: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(check_scope(scope) for scope in scopes))
 
 
-def checked_seen(seen: Mapping[str, int] | None) -> Mapping[str, int]:
+def checked_seen(
+    seen: Mapping[str, int] | None, scopes: Sequence[str]
+) -> Mapping[str, int]:
     """The epochs that were seen, by scope.
 
     Raises:
-        MisconfiguredError: They are no mapping.
+        MisconfiguredError: They are no mapping, or not of these scopes.
     """
     if seen is not None and not isinstance(seen, Mapping):
         raise MisconfiguredError(
             "seen", seen, "a mapping of scopes to epochs is expected",
             "Use {'orders/3': 7}, or leave it out: the latest are read at the call.",
+        )  # fmt: skip
+    others = sorted(set(seen or {}) - set(scopes), key=str)
+    if others:
+        raise MisconfiguredError(
+            "seen", others[0], "it is none of the scopes to claim",
+            "Name the same scopes in both.",
         )  # fmt: skip
     return seen or {}

@@ -147,7 +147,8 @@ def plan_epoch(
             setting, given.get(setting, epoch),
             f"a jump from epoch {latest_epoch} to {epoch}, over more than 2^32 "
             "epochs, cannot be taken back",
-            "Check the number; if it is meant, give allow_jump=True (--allow-jump).",
+            "Check the number; if it is meant, claim this scope alone, by claim(), "
+            "with allow_jump=True (--allow-jump).",
         )  # fmt: skip
     return epoch
 

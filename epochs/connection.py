@@ -373,4 +373,6 @@ def _members(config: Config, group: str, timeout_s: float) -> list[MemberDescrip
         members: list[MemberDescription] = answers[group].result(timeout_s + 1).members
     except FutureTimeout as error:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
+    finally:
+        del admin  # else it lives as long as the error's traceback
     return members

@@ -392,7 +392,7 @@ class Ledger:
         deadline = self._deadline(timeout_s)
         self.check_open()
         names = checked_scopes(scopes)
-        seen = checked_seen(seen)
+        seen = checked_seen(seen, names)
         texts = checked_texts(holder, attributes)
         self._log.read_to_end(deadline)
         self._follower.check_floor()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from copy import copy
 from types import MappingProxyType, TracebackType
 from typing import NoReturn
@@ -14,7 +15,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from epochfence.epochs.claims import checked_texts
 from epochfence.epochs.connection import Config
-from epochfence.epochs.deadlines import deadline_after
+from epochfence.epochs.deadlines import deadline_after, time_left
 from epochfence.epochs.errors import (
     ClaimLost,
     ClaimUnknown,
@@ -31,8 +32,9 @@ from epochfence.epochs.errors import (
 from epochfence.epochs.ledger import Ledger, check_ledger
 from epochfence.epochs.receipts import Receipts
 from epochfence.epochs.values import Claim, check_function, check_timeout
-from epochfence.leading.seating import Member, Seating
+from epochfence.leading.seating import Member, Seating, some_time
 from epochfence.leading.seats import Outputs, Seat, Seats
+from epochfence.producers.barriers import BarrierKey, BarrierValue
 from epochfence.producers.fenced_producer import FencedProducer
 from epochfence.producers.judging import Settings
 from epochfence.producers.shared_client import SharedClient
@@ -41,6 +43,12 @@ _log = logging.getLogger(__name__)
 
 #: Told that one partition has another leader. It is called on the ledger's thread.
 OnDeposed = Callable[[int, Deposed], object]
+
+#: What helps whoever writes to where no barrier was written to.
+_REMEDY = (
+    "Add the topic to outputs, and write to the partition of the led one's number; or "
+    "to shared_outputs, for any partition."
+)
 
 #: What passes: it is tried again when the partition's producer is asked for.
 _PASSING = (
@@ -91,10 +99,14 @@ class PartitionLeaderships:
         group: The consumers' group. It is asked, before anything is claimed, whether
             this process is still a member; `on_assign` needs it.
         attributes: Text pairs for whoever asks who leads, such as an address.
+        barrier_key: As for `FencedProducer`.
+        barrier_value: As for `FencedProducer`.
         settings: How the outputs' consumers judge, as for `FencedProducer`. None: those
             of `outputs` require the scope, those of `shared_outputs` any stamp.
         on_deposed: Called with a partition and the later leadership when somebody else
-            leads it. It must return soon, and must not call what waits.
+            leads it, on the thread that follows the ledger. It must return soon:
+            `led`, `failures` and a producer's `produce` may be called there, and of
+            these methods no other; they may wait for that very thread.
         timeout_s: How long a method waits for the cluster where it is not told
             otherwise, in seconds.
 
@@ -115,6 +127,8 @@ class PartitionLeaderships:
         scope: str | None = None,
         group: str | None = None,
         attributes: Mapping[str, str] | None = None,
+        barrier_key: BarrierKey | None = None,
+        barrier_value: BarrierValue | None = None,
         settings: Settings | None = None,
         on_deposed: OnDeposed | None = None,
         timeout_s: float = 10.0,
@@ -124,7 +138,11 @@ class PartitionLeaderships:
         check_function("on_deposed", on_deposed)
         self._timeout_s = check_timeout(timeout_s)
         self._seats = Seats(topic, scope)
-        goals = Outputs(outputs, shared_outputs, self._seats.scope, settings)
+        if group is not None and (not isinstance(group, str) or not group):
+            raise MisconfiguredError(
+                "group", group, "it names no group", "Give the consumer's group.id."
+            )
+        self._outputs = Outputs(outputs, shared_outputs, self._seats.scope, settings)
         self.topic = topic
         self._ledger = ledger
         self._group = group
@@ -132,15 +150,26 @@ class PartitionLeaderships:
         self._member: Member | None = None
         # Looked up for each message, without a lock.
         self._led: dict[int, FencedProducer] = {}
+        # Held for moments only, by the ledger's thread too, while that changes.
+        self._swapping = threading.RLock()
         self._lock = threading.RLock()
+        # Taken before the lock: nobody may part with what another thread confirms.
+        self._confirming = threading.RLock()
         self._is_closed = False
         self._process_id = os.getpid()
-        self._client = SharedClient(config, ledger, timeout_s=self._timeout_s)
+        self._client = SharedClient(
+            config,
+            ledger,
+            barrier_key=barrier_key,
+            barrier_value=barrier_value,
+            remedy=_REMEDY,
+            timeout_s=self._timeout_s,
+        )
         self._seating = Seating(
             ledger,
             self._client,
             topic,
-            goals,
+            self._outputs,
             holder=holder,
             attributes=texts,
             group=group,
@@ -203,10 +232,11 @@ class PartitionLeaderships:
 
     def _failures_of(self, seats: Iterable[Seat]) -> dict[int, EpochfenceError]:
         # Copies: each raising has a traceback of its own.
+        found = {seat.partition: seat.failure for seat in seats}
         return {
-            seat.partition: copy(seat.failure)
-            for seat in seats
-            if seat.failure is not None
+            number: copy(failure)
+            for number, failure in found.items()
+            if failure is not None
         }
 
     def revoked(
@@ -223,16 +253,21 @@ class PartitionLeaderships:
                 reach the topic later: behind a successor's barrier, it is fenced.
         """
         timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
-        if self._give_up(partitions, "it was revoked"):
-            waiting = self._client.producer.flush(timeout_s)
-            if waiting:
-                _log.warning(
-                    "partitions of %s were given up after %g s with %d messages not "
-                    "acknowledged",
-                    self.topic,
-                    timeout_s,
-                    waiting,
-                )
+        deadline = deadline_after(timeout_s)
+        late: list[int] = []
+        for number, producer in self._give_up(partitions, "it was revoked").items():
+            try:
+                producer.await_delivery(time_left(deadline))
+            except TopicUnavailable:
+                late.append(number)
+        if late:
+            _log.warning(
+                "partitions %s of %s were given up after %g s with messages that are "
+                "not acknowledged",
+                late,
+                self.topic,
+                timeout_s,
+            )
 
     def lost(self, partitions: Iterable[int]) -> None:
         """Give partitions up that are somebody else's already: nothing is waited for.
@@ -244,17 +279,24 @@ class PartitionLeaderships:
         """
         self._give_up(partitions, "it was lost")
 
-    def _give_up(self, partitions: Iterable[int], reason: str) -> bool:
-        """Give partitions up; whether any was led."""
-        was_led = False
+    def _give_up(
+        self, partitions: Iterable[int], reason: str
+    ) -> dict[int, FencedProducer]:
+        """Give partitions up; give those that were led, by what."""
+        self._check_process()
+        were_led: dict[int, FencedProducer] = {}
         with self._lock:
             for seat in self._seats.at_all(partitions):
-                seat.is_assigned = False
-                seat.failure = NotAssigned(self.topic, seat.partition, reason)
-                was_led |= self._led.pop(seat.partition, None) is not None
+                given_up = NotAssigned(self.topic, seat.partition, reason)
+                with self._swapping:
+                    seat.is_assigned = False
+                    seat.failure = given_up
+                    producer = self._led.pop(seat.partition, None)
+                if producer is not None:
+                    were_led[seat.partition] = producer
                 if seat.producer is not None:
-                    seat.producer.let_go()
-        return was_led
+                    seat.producer.let_go(given_up)
+        return were_led
 
     # As callbacks of a consumer.
 
@@ -296,12 +338,15 @@ class PartitionLeaderships:
 
     def _lead(self, seats: list[Seat], deadline: float) -> None:
         """Lead each of these; note why, where that fails."""
-        for seat in seats:
-            self._led.pop(seat.partition, None)
+        with self._swapping:
+            for seat in seats:
+                self._led.pop(seat.partition, None)
         self._seating.take(seats, self._member, deadline)
+        self._part_with_idle(seats)
         for seat in seats:
             if seat.failure is None and seat.producer is not None:
-                self._led[seat.partition] = seat.producer
+                with self._swapping:
+                    self._led[seat.partition] = seat.producer
                 # A grant that came before this line was told to nobody.
                 self._end(seat, seat.producer)
 
@@ -317,9 +362,14 @@ class PartitionLeaderships:
     def _end(self, seat: Seat, producer: FencedProducer) -> Deposed | None:
         """Lead a partition no more, if there is a later leadership."""
         deposed = producer.deposed
-        if deposed is None or self._led.pop(seat.partition, None) is None:
+        if deposed is None:
             return None
-        seat.failure = deposed
+        with self._swapping:
+            if self._led.get(seat.partition) is not producer:
+                return None
+            # First: whoever finds no producer looks for the reason.
+            seat.failure = deposed
+            del self._led[seat.partition]
         return deposed
 
     # Writing.
@@ -328,18 +378,22 @@ class PartitionLeaderships:
         """The producer that writes under the leadership of a partition.
 
         It lasts as long as that leadership: ask for it anew with each message, or
-        batch. Where something passing kept the partition from being led, this tries
-        once more, for up to `timeout_s`; `on_assign` having been used, call it in the
-        thread that polls the consumer.
+        batch. Where something passing kept assigned partitions from being led, this
+        tries once more, for all of them, for up to `timeout_s`; `on_assign` having been
+        used, call it in the thread that polls the consumer. Then the group is asked
+        first, and as long as it counts this process a member, a partition that somebody
+        else has claimed is claimed anew, too.
 
         Raises:
             NotAssigned: The partition is not assigned to this process.
-            Deposed, ClaimLost: Somebody else leads it. Poll on; if the partition is
-                still assigned after that, `assigned` claims it anew.
+            Deposed, ClaimLost: Somebody else leads it. Without `on_assign`: if the
+                partition is still assigned, `assigned` claims it anew.
             EpochfenceError: What else keeps it from being led, as `assigned` tells.
         """
         producer = self._led.get(partition)
-        return self._late(partition) if producer is None else producer
+        if producer is None or type(partition) is not int:  # as True, which is 1
+            return self._late(partition)
+        return producer
 
     def _late(self, partition: int) -> FencedProducer:
         self._check_open()
@@ -350,13 +404,25 @@ class PartitionLeaderships:
                     seat.failure
                     or NotAssigned(self.topic, partition, "it was never assigned to it")
                 )
-            if isinstance(seat.failure, _PASSING):
-                self._lead([seat], self._deadline(None))
             producer = self._led.get(partition)
+            if producer is None and self._is_to_retry(seat):
+                # What kept this one from being led will have kept others.
+                seats = [one for one in self._seats.all() if self._is_to_retry(one)]
+                self._lead(seats, self._deadline(None))
+                producer = self._led.get(partition)
             if producer is None:
                 assert seat.failure is not None
                 raise copy(seat.failure)
             return producer
+
+    def _is_to_retry(self, seat: Seat) -> bool:
+        if not seat.is_assigned or seat.partition in self._led:
+            return False
+        if isinstance(seat.failure, ClaimLost | Deposed):
+            # Somebody claimed whom the group has put out, if it still has this process:
+            # it is asked before the claim.
+            return self._group is not None and self._member is not None
+        return seat.failure is None or isinstance(seat.failure, _PASSING)
 
     @property
     def led(self) -> list[int]:
@@ -366,9 +432,10 @@ class PartitionLeaderships:
     @property
     def failures(self) -> Mapping[int, EpochfenceError]:
         """Why others, which are assigned, are not led, by partition."""
-        with self._lock:
-            seats = [seat for seat in self._seats.all() if seat.is_assigned]
-            return MappingProxyType(self._failures_of(seats))
+        # Without the lock: `on_deposed` may ask.
+        self._check_process()
+        seats = [seat for seat in self._seats.all() if seat.is_assigned]
+        return MappingProxyType(self._failures_of(seats))
 
     def poll(self, timeout: float = -1) -> int:
         """Serve delivery reports: as `confluent_kafka.Producer.poll`."""
@@ -382,24 +449,52 @@ class PartitionLeaderships:
         """Tell what became of every message of every partition, since last told.
 
         As `FencedProducer.confirm`, by one read of the ledger for all of them; so it
-        is for partitions that were given up since. (Of a partition that this process
-        was granted more than twice in between, for the last two leaderships.)
+        is for partitions that were given up since, and for every leadership that this
+        process had of them.
+
+        Where another leads, the partitions written to are read too, one after the
+        other: after hundreds of partitions were taken from this process at once, give
+        it minutes.
 
         Raises:
             TopicUnavailable, LedgerUnavailable, TableUnavailable, LedgerRegressed: As
                 `FencedProducer.confirm`. Nothing was forgotten.
         """
-        timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
+        deadline = self._deadline(timeout_s)
         self._check_open()
-        with self._lock:
-            seats = self._seats.all()
-            outlived = {producer for seat in seats for producer in seat.outlived()}
-            led = {seat.producer for seat in seats if seat.producer is not None}
-        receipts = FencedProducer.confirm_all(led | outlived, self._ledger, timeout_s)
-        with self._lock:
-            for seat in seats:
-                seat.part_with(outlived)
+        with self._alone(deadline):
+            with self._lock:
+                seats = self._seats.all()
+                outlived = {producer for seat in seats for producer in seat.outlived()}
+                led = {seat.producer for seat in seats if seat.producer is not None}
+            receipts = FencedProducer.confirm_all(
+                led | outlived, self._ledger, some_time(deadline)
+            )
+            with self._lock:
+                for seat in seats:
+                    seat.part_with(outlived)
         return receipts
+
+    @contextmanager
+    def _alone(self, deadline: float) -> Generator[None]:
+        """Keep other threads from confirming."""
+        if not self._confirming.acquire(timeout=time_left(deadline)):
+            raise TopicUnavailable(
+                self._outputs.named(), "another thread is still confirming"
+            )
+        try:
+            yield
+        finally:
+            self._confirming.release()
+
+    def _part_with_idle(self, seats: Iterable[Seat]) -> None:
+        if not self._confirming.acquire(blocking=False):
+            return  # who confirms parts with them
+        try:
+            for seat in seats:
+                seat.part_with_idle()
+        finally:
+            self._confirming.release()
 
     # The end.
 
@@ -411,13 +506,17 @@ class PartitionLeaderships:
         return os.getpid() != self._process_id
 
     def _check_open(self) -> None:
+        self._check_process()
+        if self._is_closed:
+            raise RuntimeError("the partition leaderships were closed")
+
+    def _check_process(self) -> None:
+        # The locks may be of threads that are not there.
         if self._is_forked:
             raise RuntimeError(
                 "the partition leaderships were opened before a fork, and nobody sends "
                 "in this process: open them in each process"
             )
-        if self._is_closed:
-            raise RuntimeError("the partition leaderships were closed")
 
     def close(self) -> None:
         """Give all partitions up, as `revoked` does. May be called again.
@@ -435,6 +534,9 @@ class PartitionLeaderships:
             finally:
                 self._is_closed = True
                 self._unwatch()
+                if self._client.is_own:
+                    # Of partitions that were lost or deposed before.
+                    self._client.producer.flush(self._timeout_s)
                 for seat in self._seats.all():
                     seat.close()
                 self._client.close()

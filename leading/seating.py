@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Protocol
 
 from confluent_kafka import KafkaException
@@ -80,12 +81,24 @@ class Seating:
             self._claim(seats, member, deadline)
             self._take_over([seat for seat in seats if seat.failure is None], deadline)
         except EpochfenceError as error:
+            _fail(seats, error)
+        except BaseException as error:  # Ctrl-C, for one
+            _fail(seats, self._unreached(f"{type(error).__name__} came in the way"))
+            raise
+        finally:
             for seat in seats:
-                seat.failure = seat.failure or error
+                # Without traceback and cause: they would keep clients alive.
+                seat.failure = copy(seat.failure)
+
+    def _unreached(self, reason: str) -> ElectionUnavailable:
+        election = f"of the leaders of {self._topic!r}"
+        if self._group is not None:
+            election += f", by group {self._group!r}"
+        return ElectionUnavailable(election, reason)
 
     def _claim(self, seats: list[Seat], member: Member | None, deadline: float) -> None:
         """Claim what is not held still."""
-        state = self._ledger.refresh(_some(deadline))
+        state = self._ledger.refresh(some_time(deadline))
         # Read before the group is asked, so before it can have given a partition to
         # anybody after this process: who sleeps behind that loses to whoever claims.
         seen: dict[str, int] = {}
@@ -105,7 +118,7 @@ class Seating:
             holder=self._holder,
             seen=seen,
             attributes=self._attributes,
-            timeout_s=_some(deadline),
+            timeout_s=some_time(deadline),
         )
         for seat in seats:
             if seat.scope in claimed.won:
@@ -121,17 +134,18 @@ class Seating:
         if member is None or self._group is None:
             return True
         try:
+            member_id = member.memberid() or ""
+        except RuntimeError as error:  # such as "Consumer closed"
+            raise self._unreached(str(error)) from error
+        try:
             return self._ledger.clients.has_member(
                 self._client.connection,
                 self._group,
-                member.memberid() or "",
-                _some(deadline),
+                member_id,
+                some_time(deadline),
             )
         except KafkaException as error:
-            raise ElectionUnavailable(
-                f"of the leaders of {self._topic!r}, by group {self._group!r}",
-                error.args[0].str(),
-            ) from error
+            raise self._unreached(error.args[0].str()) from error
 
     def _made(self, leadership: Leadership) -> FencedProducer:
         return FencedProducer(
@@ -151,12 +165,18 @@ class Seating:
             if seat.producer is not None
         }
         failed = FencedProducer.take_over_all(
-            topics_of, keeps_barriers=True, timeout_s=_some(deadline)
+            topics_of, keeps_barriers=True, timeout_s=some_time(deadline)
         )
         for seat in seats:
             if seat.producer is not None:
                 seat.failure = failed.get(seat.producer)
 
 
-def _some(deadline: float) -> float:
+def _fail(seats: list[Seat], error: EpochfenceError) -> None:
+    for seat in seats:
+        seat.failure = seat.failure or error
+
+
+def some_time(deadline: float) -> float:
+    """The seconds until a deadline, and some where it is over."""
     return max(_SHORTEST_S, time_left(deadline))

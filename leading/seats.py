@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from confluent_kafka import TopicPartition
 
@@ -29,7 +29,7 @@ class Seat:
         failure: Why it is not led; None while it is.
         producer: Writes under the last leadership that this process was granted; None
             where there was none. It may have been deposed since.
-        former: The one before it, until what it has written is answered for.
+        former: Those before it, until what they have written is answered for.
     """
 
     partition: int
@@ -37,7 +37,7 @@ class Seat:
     is_assigned: bool = False
     failure: EpochfenceError | None = None
     producer: FencedProducer | None = None
-    former: FencedProducer | None = None
+    former: list[FencedProducer] = field(default_factory=list)
 
     @property
     def leadership(self) -> Leadership | None:
@@ -48,31 +48,41 @@ class Seat:
         """Go on under a new leadership."""
         if self.producer is not None:
             self.producer.let_go()
-            if self.former is not None:
-                self.former.close()
-            self.former = self.producer
+            self.former.append(self.producer)
         self.producer = producer
 
     def outlived(self) -> list[FencedProducer]:
         """The producers that write no more: what they have written is all there is."""
-        deposed = self.producer is not None and self.producer.deposed is not None
-        found = [self.former, self.producer if deposed else None]
-        return [producer for producer in found if producer is not None]
+        if self.producer is None or self.producer.deposed is None:
+            return list(self.former)
+        return [*self.former, self.producer]
 
     def part_with(self, answered: Collection[FencedProducer]) -> None:
-        """Forget producers that were outlived, and have been answered for."""
-        if self.former is not None and self.former in answered:
-            self.former.close()
-            self.former = None
-        if self.producer is not None and self.producer in answered:
-            self.producer.close()
+        """Forget producers that were outlived, and have been answered for.
+
+        Not while another thread confirms what they have written.
+        """
+        # What a thread handed over just before the end is for the next answer.
+        gone = [one for one in self.outlived() if one in answered and _is_told(one)]
+        for producer in gone:
+            producer.close()
+        self.former = [one for one in self.former if one not in gone]
+        if self.producer in gone:
             self.producer = None
+
+    def part_with_idle(self) -> None:
+        """The same of those before the last, where all was told of, or nothing was."""
+        self.part_with(list(self.former))
 
     def close(self) -> None:
         """Have nothing written any more."""
-        for producer in (self.producer, self.former):
+        for producer in (self.producer, *self.former):
             if producer is not None:
                 producer.close()
+
+
+def _is_told(producer: FencedProducer) -> bool:
+    return producer.unconfirmed == 0
 
 
 class Seats:
@@ -184,6 +194,10 @@ class Outputs:
 
     def __bool__(self) -> bool:
         return bool(self._own or self._shared)
+
+    def named(self) -> str:
+        """Their names, for messages."""
+        return ", ".join([*self._own, *self._shared])
 
     def of(self, partition: int) -> list[str | TopicPartition]:
         """What the leader of a partition is to take over."""

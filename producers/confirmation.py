@@ -110,6 +110,11 @@ class Confirmation:
         finally:
             self._one_at_a_time.release()
 
+    def await_delivery(self, deadline: float) -> None:
+        """Wait until what was handed over so far is reported on."""
+        with self.alone(deadline):
+            self._source.await_all(deadline)
+
     def take(self, deadline: float) -> Answerable:
         """What is due and not answered for."""
         return self._source.take(deadline)
@@ -209,7 +214,7 @@ def confirm_together(
     for one in confirmations:
         one.tell()  # what an exception came in the way of the last time
     with ExitStack() as stack:
-        for one in confirmations:
+        for one in sorted(confirmations, key=id):  # no two threads wait in a circle
             stack.enter_context(one.alone(deadline))
         taken = [one.take(deadline) for one in confirmations]
         # After everything was acknowledged, and before any partition is read.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
@@ -107,6 +108,7 @@ class FencedProducer:
         self._is_closed = False
         self._process_id = os.getpid()
         self._deposed: Deposed | None = None
+        self._let_go_for: EpochfenceError | None = None
         self._territory = Territory()
         self._shares_client = isinstance(config, SharedClient)
         client = self._client = self._open_client(config, barrier_key, barrier_value)
@@ -233,16 +235,20 @@ class FencedProducer:
         parts = self._territory.open.get(topic)
         if isinstance(parts, bool):
             return
+        if parts is None and self._let_go_for is not None:
+            raise copy(self._let_go_for)
         if parts is None:
             raise MisconfiguredError(
                 "topic", topic, "it was not taken over",
-                f"Call take_over([{topic!r}]) before writing to it.",
+                self._client.remedy
+                or f"Call take_over([{topic!r}]) before writing to it.",
             )  # fmt: skip
         if partition not in parts:
             raise MisconfiguredError(
                 "partition", partition,
                 f"of topic {topic}, only partitions {sorted(parts)} were taken over",
-                "Name one of them, or take over the others or the whole topic.",
+                self._client.remedy
+                or "Name one of them, or take over the others or the whole topic.",
             )  # fmt: skip
 
     # Writing.
@@ -403,19 +409,32 @@ class FencedProducer:
             if isinstance(taken, Deposed):
                 self._end_leadership(taken)
             raise taken
+        self._let_go_for = None
         for place in taken:
             self._acknowledgements.expect(place)
         self._check_leading()
         self._client.look_after(self._realm)
         return {place: max(offsets) for place, offsets in taken.items()}
 
-    def let_go(self) -> None:
+    def let_go(self, reason: EpochfenceError | None = None) -> None:
         """Have nothing written any more, until topics are taken over again.
 
         What was handed over is on its way, and can be confirmed. (So is what another
         thread is just about to hand over.)
+
+        Args:
+            reason: What `produce` raises until then; None: that it was not taken over.
         """
+        self._let_go_for = reason
         self._territory.shut()
+
+    def await_delivery(self, timeout_s: float) -> None:
+        """Wait for the delivery reports of what was handed over so far, and no more.
+
+        Raises:
+            TopicUnavailable: They did not come in time.
+        """
+        self._confirmation.await_delivery(time.monotonic() + timeout_s)
 
     def confirm(self, timeout_s: float = 10.0) -> Receipts:
         """Tell what became of every message that was acknowledged since last told.

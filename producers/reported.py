@@ -28,6 +28,14 @@ class Source(Protocol):
         """Say that what is handed over from now on is not waited for."""
         ...
 
+    def await_all(self, deadline: float) -> None:
+        """Wait until what was handed over before is reported on.
+
+        Raises:
+            TopicUnavailable: It is not in time.
+        """
+        ...
+
     def take(self, deadline: float) -> Answerable:
         """Give all that is due and not answered for.
 

@@ -30,6 +30,8 @@ class SharedClient:
         ledger: The ledger that all who use it go by. Not closed here.
         barrier_key: As for `FencedProducer`.
         barrier_value: As for `FencedProducer`.
+        remedy: What helps whoever writes to what was not taken over; None: taking it
+            over.
         timeout_s: How long to wait for the cluster, in seconds.
         open_producer: Opens the client, of the settings that are given; None: the
             ledger does.
@@ -38,6 +40,7 @@ class SharedClient:
         ledger: The ledger.
         producer: The client itself.
         is_own: Whether it was made here, and not given.
+        remedy: As it was given.
         told: The `on_delivery` of its settings, None where there is none.
         connection: The settings by which other clients reach the same cluster.
         writer: Writes barriers.
@@ -57,6 +60,7 @@ class SharedClient:
         *,
         barrier_key: BarrierKey | None = None,
         barrier_value: BarrierValue | None = None,
+        remedy: str | None = None,
         timeout_s: float = 10.0,
         open_producer: OpenProducer | None = None,
     ) -> None:
@@ -65,6 +69,7 @@ class SharedClient:
         self.ledger = ledger
         self.is_own = not isinstance(config, Producer)
         self.told: Report | None = None
+        self.remedy = remedy
         self.connection = ledger.connection
         self.producer = (
             _checked(config)

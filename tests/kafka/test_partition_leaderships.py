@@ -375,6 +375,9 @@ def test_a_forked_process_leads_nothing(
             lambda: led.assigned([0]),
             lambda: led.of(1),
             led.confirm,
+            lambda: led.lost([0]),
+            lambda: led.revoked([0]),
+            lambda: led.failures,
             led.close,
         ]
         for call in calls:
@@ -388,7 +391,7 @@ def test_a_forked_process_leads_nothing(
     with os.fdopen(reading) as pipe:
         told = pipe.read().splitlines()
     os.waitpid(child, 0)
-    assert len(told) == 4
+    assert len(told) == 7
     assert all("in each process" in one for one in told)
     led.of(0).produce(output, b"v", partition=0)
     assert led.confirm().are_all_admitted

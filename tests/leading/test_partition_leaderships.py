@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -23,6 +27,7 @@ from epochfence import (
     MisconfiguredError,
     NotAssigned,
     PartitionLeaderships,
+    Receipts,
     TableUnavailable,
     TopicUnavailable,
 )
@@ -183,8 +188,12 @@ def test_nothing_is_written_once_a_partition_is_given_up(
     assert led.led == [1]
     with pytest.raises(NotAssigned, match=by):
         led.of(0)
-    with pytest.raises(MisconfiguredError, match="not taken over"):
+    with pytest.raises(NotAssigned, match=by):
         producer.produce("prices", b"late", partition=0)
+    with pytest.raises(MisconfiguredError, match=r"Add the topic to outputs"):
+        led.of(1).produce("totals", b"v", partition=1)
+    with pytest.raises(MisconfiguredError, match=r"partition of the led one's number"):
+        led.of(1).produce("prices", b"v", partition=2)
     led.of(1).produce("prices", b"v", partition=1)
     assert len(memory_log.records("prices", 0)) == 1
 
@@ -376,6 +385,114 @@ def test_who_sleeps_before_the_claim_loses_it(
     assert epochs(memory_ledger)["orders/1"] == [1]
 
 
+# What was written under leaderships that are over.
+
+
+def test_every_leadership_is_answered_for(
+    memory_ledger: MemoryLedger,
+    led: PartitionLeaderships,
+    other: PartitionLeaderships,
+) -> None:
+    for _ in range(4):
+        led.assigned([0])
+        for _ in range(3):
+            led.of(0).produce("prices", b"v", partition=0)
+        led.revoked([0])
+        other.assigned([0])
+        other.revoked([0])
+    assert led.confirm().counts["admitted"] == 12
+    assert len(led.confirm()) == 0
+
+
+def test_a_message_of_long_ago_that_was_not_delivered_is_told_of(
+    memory_log: MemoryLog, memory_ledger: MemoryLedger, new: New
+) -> None:
+    sender = MemorySender(memory_log)
+    sender.fail_deliveries(KafkaError._MSG_TIMED_OUT, 1, arrives=False)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(MemoryClients, "writing_producer", doing(sender))
+        led = new()
+    led.assigned([0])
+    led.of(0).produce("prices", b"v", partition=0)
+    for _ in range(3):
+        memory_ledger.claim("orders/0", holder="b")
+        led.assigned([0])
+    receipts = led.confirm()
+    assert not receipts.are_all_admitted
+    assert [one.messages for one in receipts.undelivered] == [1]
+
+
+def test_a_leadership_that_wrote_nothing_is_forgotten(
+    memory_ledger: MemoryLedger, led: PartitionLeaderships
+) -> None:
+    led.assigned([0])
+    idle = led.of(0)
+    for _ in range(2):
+        assert not idle.is_closed
+        memory_ledger.claim("orders/0", holder="b")
+        led.assigned([0])
+        if idle.is_closed:
+            break
+    assert idle.is_closed
+
+
+def in_another_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[Any]]:
+    """A thread that calls, and where its result, or error, is put."""
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, results
+
+
+@pytest.mark.parametrize("meanwhile", ["confirm", "assigned"])
+def test_two_threads_confirm(
+    memory_ledger: MemoryLedger,
+    led: PartitionLeaderships,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: str,
+) -> None:
+    led.assigned([0, 1])
+    for number in (0, 1):
+        led.of(number).produce("prices", b"v", partition=number)
+    memory_ledger.claim("orders/0", holder="b")
+    confirm_all = FencedProducer.confirm_all
+    is_there, may_go_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Receipts:
+        if not is_there.is_set():
+            is_there.set()
+            assert may_go_on.wait(60)
+        return confirm_all(*arguments)
+
+    monkeypatch.setattr(FencedProducer, "confirm_all", staticmethod(slow))
+    first, told_first = in_another_thread(lambda: led.confirm(60))
+    assert is_there.wait(60)
+    if meanwhile == "assigned":
+        for _ in range(3):
+            led.assigned([0])
+            memory_ledger.claim("orders/0", holder="b")
+        may_go_on.set()
+        first.join()
+        (receipts,) = told_first
+        assert receipts.counts["admitted"] == 2
+        return
+    with pytest.raises(TopicUnavailable, match=r"prices.*still confirming"):
+        led.confirm(0.1)
+    second, told_second = in_another_thread(lambda: led.confirm(60))
+    may_go_on.set()
+    first.join()
+    second.join()
+    counts = [one.counts["admitted"] for one in (*told_first, *told_second)]
+    assert sorted(counts) == [0, 2]
+
+
 # What goes wrong, and what passes.
 
 
@@ -395,9 +512,9 @@ def test_what_passes_is_tried_again_when_it_is_asked_for(
     with pytest.raises(type(error)):
         led.of(0)
     led.of(0).produce("prices", b"v", partition=0)
-    assert led.led == [0]
-    assert list(led.failures) == [1]
-    led.of(1)
+    # What kept it from being led had kept the other, too.
+    assert led.led == [0, 1]
+    assert led.failures == {}
     wanted = {"orders/0": [1], "orders/1": [1]}
     assert epochs(memory_ledger) == wanted, "each was claimed once"
 
@@ -411,6 +528,188 @@ def test_a_claim_of_unknown_outcome_concerns_one(
     assert led.led == [1]
     led.of(0).produce("prices", b"v", partition=0)
     assert epochs(memory_ledger) == {"orders/0": [1, 2], "orders/1": [1]}
+
+
+class _Gone:
+    """A consumer that was closed."""
+
+    def memberid(self) -> str:
+        raise RuntimeError("Consumer closed")
+
+
+def test_a_consumer_that_was_closed(new: New) -> None:
+    led = new(group="pricing")
+    led.on_assign(_Gone(), [TopicPartition("orders", 0)])
+    with pytest.raises(ElectionUnavailable, match="Consumer closed"):
+        led.of(0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_what_else_comes_in_the_way_is_tried_again(
+    memory_ledger: MemoryLedger,
+    led: PartitionLeaderships,
+    error: type[BaseException],
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(FencedProducer, "take_over_all", staticmethod(doing(error())))
+        with pytest.raises(error):
+            led.assigned([0])
+    assert led.led == []
+    failure = led.failures[0]
+    assert isinstance(failure, ElectionUnavailable)
+    assert error.__name__ in failure.reason
+    led.of(0).produce("prices", b"v", partition=0)
+    assert epochs(memory_ledger) == {"orders/0": [1]}
+
+
+def test_whoever_finds_no_producer_finds_the_reason(
+    memory_ledger: MemoryLedger, led: PartitionLeaderships
+) -> None:
+    """At each line of what happens on the ledger's thread."""
+    led.assigned([0])
+    found: list[str] = []
+
+    def look() -> None:
+        try:
+            led.of(0)
+        except BaseException as error:
+            found.append(type(error).__name__)
+
+    def traced(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename.endswith("partition_leaderships.py"):
+            sys.settrace(None)
+            look()
+            sys.settrace(traced)
+            return traced
+        return traced if event == "call" else None
+
+    before = sys.gettrace()
+    sys.settrace(traced)
+    try:
+        memory_ledger.claim("orders/0", holder="b")
+    finally:
+        sys.settrace(before)
+    assert set(found) == {"Deposed"}
+
+
+def test_a_failure_keeps_nothing_alive(
+    new: New, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Client:
+        pass
+
+    seen: list[weakref.ref[Client]] = []
+
+    def has_member(*_: Any) -> bool:
+        client = Client()
+        seen.append(weakref.ref(client))
+        raise KafkaException(KafkaError(29))
+
+    monkeypatch.setattr(MemoryClients, "has_member", has_member)
+    led = new(group="pricing")
+    led.on_assign(_Sleeper(), [TopicPartition("orders", 0)])
+    gc.collect()
+    assert isinstance(led.failures[0], ElectionUnavailable)
+    assert [client() for client in seen] == [None]
+
+
+def test_who_is_a_member_still_claims_again_what_a_sleeper_took(
+    memory_log: MemoryLog, memory_ledger: MemoryLedger, new: New
+) -> None:
+    """Else nobody would lead: the group gives the partition to nobody else."""
+    claim_all = MemoryLedger.claim_all
+
+    def slept(ledger: MemoryLedger, *scopes: Any, **options: Any) -> Any:
+        with MemoryLedger(memory_log) as elsewhere:
+            elsewhere.claim("orders/0", holder="sleeper")
+        return claim_all(ledger, *scopes, **options)
+
+    led = new(group="pricing")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(MemoryLedger, "claim_all", slept)
+        led.on_assign(_Sleeper(), [TopicPartition("orders", 0)])
+        assert isinstance(led.failures[0], ClaimLost)
+        with pytest.raises(ClaimLost):
+            led.of(0)
+    led.of(0).produce("prices", b"v", partition=0)
+    memory_ledger.claim("orders/0", holder="sleeper")
+    assert isinstance(led.failures[0], Deposed)
+    led.of(0).produce("prices", b"v", partition=0)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(MemoryClients, "has_member", doing(False))
+        memory_ledger.claim("orders/0", holder="successor")
+        with pytest.raises(NotAssigned, match="among its members"):
+            led.of(0)
+    claims = [claim.holder for claim, _ in memory_ledger.claims()]
+    assert claims[-1] == "successor"
+
+
+class _Slow(MemorySender):
+    """A client that tells, when flushed, of no message."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        super().__init__(log)
+        self.flushed = 0
+
+    def flush(self, timeout: float = -1) -> int:
+        self.flushed += 1
+        return super().flush(timeout)
+
+
+def test_who_is_revoked_waits_for_its_own_messages_only(
+    memory_log: MemoryLog, new: New, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = _Slow(memory_log)
+    monkeypatch.setattr(MemoryClients, "writing_producer", doing(sender))
+    led = new()
+    led.assigned([0, 1])
+    led.of(1).produce("prices", b"v", partition=1)
+    led.revoked([0])
+    assert sender.flushed == 0
+    led.revoked([1])
+    assert sender.flushed > 0
+
+
+def test_on_deposed_may_ask_why(memory_ledger: MemoryLedger, new: New) -> None:
+    told: list[Any] = []
+    opened: list[PartitionLeaderships] = []
+
+    def on_deposed(partition: int, _: Deposed) -> None:
+        # As the ledger's thread does, while another has the lock.
+        thread, results = in_another_thread(lambda: dict(opened[0].failures))
+        thread.join(10)
+        told.extend(results)
+
+    led = new(on_deposed=on_deposed)
+    opened.append(led)
+    led.assigned([0, 1])
+    take_over_all = FencedProducer.take_over_all
+
+    def deposed(*arguments: Any, **options: Any) -> Any:
+        memory_ledger.claim("orders/0", holder="b")
+        return take_over_all(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(FencedProducer, "take_over_all", staticmethod(deposed))
+        led.assigned([2])
+    assert [list(failures) for failures in told] == [[0]]
+
+
+def test_barriers_of_a_schema_of_ones_own(
+    new: New, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = BarrierWriter.__init__
+    given: list[Any] = []
+
+    def make(writer: BarrierWriter, *arguments: Any) -> None:
+        given.extend(arguments)
+        made(writer, *arguments)
+
+    monkeypatch.setattr(BarrierWriter, "__init__", make)
+    new(barrier_key=doing(b"key"), barrier_value=b"value")
+    _, _, barrier_key, barrier_value, _ = given
+    assert barrier_key() == b"key"
+    assert barrier_value == b"value"
 
 
 class _Unwilling(MemorySender):
@@ -511,6 +810,8 @@ def test_the_end(led: PartitionLeaderships) -> None:
         ({"holder": None}, "holder"),
         ({"on_deposed": 7}, "on_deposed"),
         ({"timeout_s": -1}, "timeout_s"),
+        ({"group": 7}, "group"),
+        ({"group": ""}, "names no group"),
         ({"ledger": 7}, "no Ledger"),
     ],
 )
@@ -521,6 +822,7 @@ def test_what_makes_no_sense(new: New, options: dict[str, Any], words: str) -> N
 
 @pytest.mark.parametrize("partition", [-1, 2**31, "3", True, None])
 def test_what_is_no_partition(led: PartitionLeaderships, partition: Any) -> None:
+    led.assigned([1])
     for call in (led.assigned, led.revoked, led.lost):
         with pytest.raises(MisconfiguredError, match="no partition's number"):
             call([partition])

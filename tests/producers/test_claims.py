@@ -16,6 +16,7 @@ from epochfence import (
     MisconfiguredError,
 )
 from epochfence.testing import MemoryLedger
+from epochfence.testing.clients import MemorySyncedLog
 
 
 @pytest.mark.rule(16)
@@ -132,6 +133,31 @@ def test_many_claims_that_nobody_can_read_back(memory_ledger: MemoryLedger) -> N
     assert list(memory_ledger.claims()) == []
 
 
+def test_some_time_is_kept_for_reading_claims_back(
+    memory_ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nothing would be known of what was granted before the time was over."""
+    append_all, read_to_end = MemorySyncedLog.append_all, MemorySyncedLog.read_to_end
+    deadlines: list[float] = []
+
+    def appending(
+        log: MemorySyncedLog, records: Any, deadline: float, **options: Any
+    ) -> Any:
+        deadlines.append(deadline)
+        return append_all(log, records, deadline, **options)
+
+    def reading(log: MemorySyncedLog, deadline: float) -> None:
+        deadlines.append(deadline)
+        read_to_end(log, deadline)
+
+    monkeypatch.setattr(MemorySyncedLog, "append_all", appending)
+    monkeypatch.setattr(MemorySyncedLog, "read_to_end", reading)
+    memory_ledger.claim_all(["a", "b"], holder="x", timeout_s=60)
+    read_before_by, append_by, read_by = deadlines
+    assert read_before_by == read_by
+    assert 10 < read_by - append_by <= 15
+
+
 @pytest.mark.parametrize(
     ("scopes", "more", "words"),
     [
@@ -141,7 +167,8 @@ def test_many_claims_that_nobody_can_read_back(memory_ledger: MemoryLedger) -> N
         (["a", None], {}, "scope"),
         (["a"], {"seen": 3}, "a mapping of scopes"),
         (["a"], {"seen": {"a": "3"}}, "seen"),
-        (["a"], {"seen": {"a": 2**40}}, "allow_jump"),
+        (["a"], {"seen": {"a": 2**40}}, r"this scope alone.*allow_jump"),
+        (["a"], {"seen": {"b": 0}}, "none of the scopes"),
         (["a"], {"holder": None}, "holder"),
         (["a"], {"attributes": {"a": "x" * 200_000}}, "attributes"),
         (["a"], {"timeout_s": -1}, "timeout_s"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -14,7 +16,9 @@ from epochfence import (
     LedgerClosed,
     LedgerUnavailable,
     MisconfiguredError,
+    TopicUnavailable,
 )
+from epochfence.producers.confirmation import Confirmation
 from epochfence.producers.shared_client import SharedClient
 from epochfence.testing import MemoryLedger, MemoryLog
 
@@ -94,6 +98,44 @@ def test_an_error_forgets_nothing(
         FencedProducer.confirm_all(producers, memory_ledger, 5)
     assert len(producers[0].confirm()) == 1
     assert len(FencedProducer.confirm_all(producers, memory_ledger, 5)) == 2
+
+
+def test_two_threads_confirm_the_same(
+    memory_ledger: MemoryLedger,
+    producers: list[FencedProducer],
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the order they name the producers in, none waits for the other."""
+    first, second, _ = producers
+    # Both are at their first lock, before one asks for its second.
+    alone, both = Confirmation.alone, threading.Barrier(2)
+
+    @contextmanager
+    def slow(confirmation: Confirmation, deadline: float) -> Generator[None]:
+        with alone(confirmation, deadline):
+            with suppress(threading.BrokenBarrierError):
+                both.wait(1)
+            yield
+
+    monkeypatch.setattr(Confirmation, "alone", slow)
+    told: list[object] = []
+
+    def confirm(those: list[FencedProducer]) -> None:
+        try:
+            told.append(FencedProducer.confirm_all(those, memory_ledger, 5).counts)
+        except TopicUnavailable as error:
+            told.append(error)
+
+    threads = [
+        threading.Thread(target=confirm, args=(those,))
+        for those in ([first, second], [second, first])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one for one in told if isinstance(one, Exception)] == []
 
 
 def test_letting_go(
