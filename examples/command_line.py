@@ -111,6 +111,24 @@ def kafka_config(options: argparse.Namespace) -> dict[str, Any]:
     return config
 
 
+def gapless_config(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a producer whose cursors tell that nothing before is missing.
+
+    Raises:
+        MisconfiguredError: A time-out was given.
+    """
+    config = kafka_config(options)
+    for name in ("message.timeout.ms", "delivery.timeout.ms"):
+        if name in config:
+            raise MisconfiguredError(
+                "-X", name,
+                "what is sent behind a message that timed out would look as if nothing "
+                "before it were missing: the client's guarantee does not cover that",
+                "Leave it out: a leader that does not get through gives up by itself.",
+            )  # fmt: skip
+    return {**config, "enable.gapless.guarantee": True, "message.timeout.ms": 0}
+
+
 def open_ledger(options: argparse.Namespace) -> Ledger:
     """The ledger that the options name."""
     return Ledger(

@@ -31,7 +31,7 @@ from command_line import (
     add_leader_options,
     counted,
     cursor_numbers,
-    kafka_config,
+    gapless_config,
     open_election,
     open_ledger,
     parser_of,
@@ -157,6 +157,7 @@ class Relay:
             LedgerUnavailable,
             TableUnavailable,
             psycopg.OperationalError,
+            KafkaException,  # the client has failed: a row was refused, perhaps
         ) as error:
             # To send again what may have been sent would be to send it twice. The next
             # leader, this process or another, reads what was admitted, and goes on.
@@ -293,7 +294,7 @@ def run(options: argparse.Namespace) -> None:
     with connected(options.postgres) as connection:
         connection.execute("SELECT xid, partition, sent_at FROM outbox LIMIT 0")
     scope: str = options.scope or f"outbox/{options.topic}"
-    config = {**kafka_config(options), "enable.gapless.guarantee": True}
+    config = gapless_config(options)
     with (
         open_ledger(options) as ledger,
         closing(open_election(options, scope, options.postgres)) as election,

@@ -320,13 +320,18 @@ class Store:
         start_response: Callable[[str, list[tuple[str, str]]], object],
     ) -> Iterable[bytes]:
         """Answer as WSGI has it."""
-        length = environ.get("CONTENT_LENGTH") or "0"
+        path = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8", "replace")
+        method = environ["REQUEST_METHOD"]
+        length = environ.get("CONTENT_LENGTH") or ""
         # One byte more than is allowed: enough to see that it is too much.
         wanted = min(int(length) if length.isdecimal() else 0, MAX_ITEM_BYTES + 1)
-        path = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8", "replace")
-        answer = self.answer(
-            environ["REQUEST_METHOD"], path, environ["wsgi.input"].read(wanted)
-        )
+        body = environ["wsgi.input"].read(wanted)
+        if method == "PUT" and not length.isdecimal():
+            answer = Answer(HTTPStatus.LENGTH_REQUIRED, b"say how long the item is\n")
+        elif len(body) < wanted:
+            answer = Answer(HTTPStatus.BAD_REQUEST, b"less came than was announced\n")
+        else:
+            answer = self.answer(method, path, body)
         status = f"{answer.status.value} {answer.status.phrase}"
         start_response(status, headers_of(answer))
         return [answer.body]

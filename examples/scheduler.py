@@ -29,6 +29,7 @@ from command_line import (
     add_kafka_options,
     add_leader_options,
     cursor_numbers,
+    gapless_config,
     kafka_config,
     open_election,
     open_ledger,
@@ -190,7 +191,7 @@ class Scheduler:
 def run(options: argparse.Namespace) -> None:
     """Lead whenever it can, until SIGTERM or SIGINT, or the last tick."""
     scope = scope_of(options)
-    config = {**kafka_config(options), "enable.gapless.guarantee": True}
+    config = gapless_config(options)
     with (
         open_ledger(options) as ledger,
         closing(open_election(options, scope, options.postgres)) as election,

@@ -65,6 +65,14 @@ def test_help(run: Run, name: str) -> None:
         (("read_fence.py", *_NOWHERE, "--topic", "t", "-X", "ack=1"), 2, '"ack"'),
         (("outbox_relay.py", "run", "--postgres", "x=", *_NOWHERE), 2, "--topic"),
         (
+            (
+                *("scheduler.py", *_TICKS, "--since", "2026-12-01T00:00Z"),
+                *("-X", "message.timeout.ms=3000"),
+            ),
+            2,
+            "timed out",
+        ),
+        (
             ("outbox_relay.py", "run", "--postgres", "x=", *_NOWHERE, "--topic", "t"),
             1,
             "PostgreSQL",
