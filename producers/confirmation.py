@@ -113,7 +113,7 @@ class Confirmation:
     def await_delivery(self, deadline: float) -> None:
         """Wait until what was handed over so far is reported on."""
         with self.alone(deadline):
-            self._source.await_all(deadline)
+            self._source.await_delivery(deadline)
 
     def take(self, deadline: float) -> Answerable:
         """What is due and not answered for."""

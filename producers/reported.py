@@ -28,8 +28,8 @@ class Source(Protocol):
         """Say that what is handed over from now on is not waited for."""
         ...
 
-    def await_all(self, deadline: float) -> None:
-        """Wait until what was handed over before is reported on.
+    def await_delivery(self, deadline: float) -> None:
+        """Wait until what was handed over before `begin` is reported on.
 
         Raises:
             TopicUnavailable: It is not in time.
@@ -107,6 +107,11 @@ class Reported:
                     self.topics(),
                     f"{len(self._client())} messages are not acknowledged yet",
                 )
+
+    def await_delivery(self, deadline: float) -> None:
+        """The same, but nobody else's messages are waited for if there are none."""
+        if not self._handover.is_reported:
+            self.await_all(deadline)
 
     def topics(self) -> str:
         """Where to messages go, for an error."""

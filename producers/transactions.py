@@ -193,10 +193,10 @@ class Transactions:
     def begin(self) -> None:
         """Nothing: what has ended by the time of `take` is due, and is waited for."""
 
-    def await_all(self, deadline: float) -> None:
+    def await_delivery(self, deadline: float) -> None:
         """Wait until what was handed over so far is reported on."""
         self._reported.begin()
-        self._reported.await_all(deadline)
+        self._reported.await_delivery(deadline)
 
     def take(self, deadline: float) -> Answerable:
         """Give the messages of all transactions that have ended.
