@@ -14,7 +14,7 @@ from epochfence.epochs.claiming import Claiming, checked_scopes, checked_seen
 from epochfence.epochs.claims import checked_texts, claim_to_json, plan_epoch
 from epochfence.epochs.clients import KAFKA, Clients
 from epochfence.epochs.connection import Config
-from epochfence.epochs.deadlines import deadline_after, time_left
+from epochfence.epochs.deadlines import deadline_after, some_time
 from epochfence.epochs.errors import (
     ClaimLost,
     Deposed,
@@ -44,9 +44,6 @@ from epochfence.epochs.values import (
 )
 
 _log = logging.getLogger(__name__)
-
-#: Even where no time is left, a call needs some to be sent.
-_SHORTEST_S = 0.2
 
 OnGrant = Callable[[Claim], None]
 
@@ -153,7 +150,7 @@ class Ledger:
         is_new_table = keeper.ensure(self.table_topic, create=create)
         if is_new and not is_new_table:
             # Was it there before, and lost? The table knows.
-            self._raise_floor_by_table(self._timeout_s)
+            self._raise_floor_by_table(self._deadline(None))
 
     # Asking.
 
@@ -452,11 +449,11 @@ class Ledger:
         self._keeper.ensure(self.coordination_topic, create=False)
         # The table first and the ledger after it: the other way round, a new leader
         # would look like a loss.
-        self._raise_floor_by_table(time_left(deadline))
+        self._raise_floor_by_table(deadline)
 
-    def _raise_floor_by_table(self, timeout_s: float) -> None:
+    def _raise_floor_by_table(self, deadline: float) -> None:
         table = self.table
-        table.refresh(max(timeout_s, _SHORTEST_S))
+        table.refresh(some_time(deadline))
         self._follower.raise_floor((row.scope, row.epoch) for row in table.all_starts())
 
     # Waiting.

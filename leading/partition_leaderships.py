@@ -15,7 +15,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from epochfence.epochs.claims import checked_texts
 from epochfence.epochs.connection import Config
-from epochfence.epochs.deadlines import deadline_after, time_left
+from epochfence.epochs.deadlines import deadline_after, some_time, time_left
 from epochfence.epochs.errors import (
     ClaimLost,
     ClaimUnknown,
@@ -32,7 +32,7 @@ from epochfence.epochs.errors import (
 from epochfence.epochs.ledger import Ledger, check_ledger
 from epochfence.epochs.receipts import Receipts
 from epochfence.epochs.values import Claim, check_function, check_timeout
-from epochfence.leading.seating import Member, Seating, some_time
+from epochfence.leading.seating import Member, Seating
 from epochfence.leading.seats import Outputs, Seat, Seats
 from epochfence.producers.barriers import BarrierKey, BarrierValue
 from epochfence.producers.fenced_producer import FencedProducer

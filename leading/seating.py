@@ -8,7 +8,7 @@ from typing import Protocol
 
 from confluent_kafka import KafkaException
 
-from epochfence.epochs.deadlines import time_left
+from epochfence.epochs.deadlines import some_time
 from epochfence.epochs.errors import (
     ElectionUnavailable,
     EpochfenceError,
@@ -19,9 +19,6 @@ from epochfence.epochs.ledger import Ledger
 from epochfence.leading.seats import Outputs, Seat
 from epochfence.producers.fenced_producer import FencedProducer
 from epochfence.producers.shared_client import SharedClient
-
-#: Even where no time is left, a call needs some to be sent.
-_SHORTEST_S = 0.2
 
 
 class Member(Protocol):
@@ -175,8 +172,3 @@ class Seating:
 def _fail(seats: list[Seat], error: EpochfenceError) -> None:
     for seat in seats:
         seat.failure = seat.failure or error
-
-
-def some_time(deadline: float) -> float:
-    """The seconds until a deadline, and some where it is over."""
-    return max(_SHORTEST_S, time_left(deadline))

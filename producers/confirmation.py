@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from epochfence.epochs.acknowledged import Acknowledged, Asked
-from epochfence.epochs.deadlines import time_left
+from epochfence.epochs.deadlines import some_time, time_left
 from epochfence.epochs.errors import Deposed, TopicUnavailable
 from epochfence.epochs.holding import check_granted, deposed_by
 from epochfence.epochs.leadership import Leadership
@@ -34,8 +34,6 @@ from epochfence.producers.territory import Territory
 
 _log = logging.getLogger(__name__)
 
-#: Even where no time is left, a call needs some to be sent.
-_SHORTEST_S = 0.2
 
 #: A broker that finds an idempotent producer's sequence broken has lost records of it.
 _SEQUENCE_LOST = {"OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID"}
@@ -218,7 +216,7 @@ def confirm_together(
             stack.enter_context(one.alone(deadline))
         taken = [one.take(deadline) for one in confirmations]
         # After everything was acknowledged, and before any partition is read.
-        state = ledger.refresh(max(_SHORTEST_S, time_left(deadline)))
+        state = ledger.refresh(some_time(deadline))
         answers = [
             one.answer(answerable, state, deadline)
             for one, answerable in zip(confirmations, taken, strict=True)

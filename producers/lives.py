@@ -6,12 +6,9 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from epochfence.epochs.deadlines import time_left
+from epochfence.epochs.deadlines import some_time
 from epochfence.epochs.errors import TopicUnavailable
 from epochfence.epochs.topics import TopicKeeper
-
-#: Even where no time is left, a call needs some to be sent.
-_SHORTEST_S = 0.2
 
 _ABSENT = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
 
@@ -47,7 +44,7 @@ class Lives:
             TopicUnavailable: The cluster does not answer.
             MisconfiguredError: There can be no topic of that name.
         """
-        wait_s = max(_SHORTEST_S, time_left(deadline))
+        wait_s = some_time(deadline)
         if self._keeper is None:
             return self._look_at_embedded(topic, wait_s)
         facts = self._keeper.facts(topic, wait_s)

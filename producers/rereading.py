@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from epochfence.epochs.confirming import PartitionAnswer, first_outranked
 from epochfence.epochs.connection import Config
-from epochfence.epochs.deadlines import time_left
+from epochfence.epochs.deadlines import some_time, time_left
 from epochfence.epochs.errors import TopicUnavailable
 from epochfence.epochs.fence import PartitionFence
 from epochfence.epochs.leadership import Leadership
@@ -21,9 +21,6 @@ from epochfence.producers.barriers import BarrierWriter
 from epochfence.producers.judging import Judging
 from epochfence.producers.lives import Life, Lives
 from epochfence.producers.territory import Territory
-
-#: Even where no time is left, a call needs some to be sent.
-_SHORTEST_S = 0.2
 
 
 class _Judged(NamedTuple):
@@ -78,7 +75,7 @@ class Rereading:
             TableUnavailable: The table could not be read or written.
             LedgerUnavailable, LedgerRegressed: As `Ledger.refresh`.
         """
-        self._ledger.table.refresh(max(_SHORTEST_S, time_left(deadline)))
+        self._ledger.table.refresh(some_time(deadline))
         parts: list[Part] = []
         for topic in sorted({topic for topic, _ in standing}):
             of_topic = {
@@ -113,7 +110,7 @@ class Rereading:
         self._ledger.table.write(
             starts,
             self._judging.of(topic).digest(),
-            max(_SHORTEST_S, time_left(deadline)),
+            some_time(deadline),
         )
         return judged
 
@@ -180,7 +177,7 @@ class Rereading:
         batches = reader.read(
             answer.read_from,
             answer.read_to,
-            stall_timeout_s=max(_SHORTEST_S, time_left(deadline)),
+            stall_timeout_s=some_time(deadline),
         )
         for batch in batches:
             if time_left(deadline) == 0:
@@ -200,7 +197,7 @@ class Rereading:
                     if verdict is not None:
                         break
                     # Of a grant, perhaps, that came after the ledger was read.
-                    left_s = max(_SHORTEST_S, time_left(deadline))
+                    left_s = some_time(deadline)
                     fence.ledger_replaced(self._ledger.refresh(left_s))
                     is_complete = True
                 answer.take(offset, headers, verdict)
@@ -213,7 +210,7 @@ class Rereading:
         self, reader: PartitionReader, wanted: int, deadline: float
     ) -> tuple[int, int]:
         """The log's first offset, and the one behind its last (or behind `wanted`)."""
-        left_s = max(_SHORTEST_S, time_left(deadline))
+        left_s = some_time(deadline)
         log_start, log_end = reader.bounds(left_s)
         if log_end >= wanted:
             return log_start, log_end

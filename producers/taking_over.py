@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import TopicPartition
 
-from epochfence.epochs.deadlines import time_left
+from epochfence.epochs.deadlines import some_time
 from epochfence.epochs.errors import (
     Deposed,
     EpochfenceError,
@@ -25,9 +25,6 @@ from epochfence.producers.barriers import BarrierOffsets, BarrierWriter
 from epochfence.producers.judging import Judging
 from epochfence.producers.lives import Life, Lives
 from epochfence.producers.territory import Territory
-
-#: Even where no time is left, a call needs some to be sent.
-_SHORTEST_S = 0.2
 
 #: The ids of topics' present lives.
 _LifeIds = dict[str, str | None]
@@ -244,7 +241,7 @@ class TakingOver:
         table = self._ledger.table
         # The table before the ledger: the other way round, a new leader looks like
         # a loss.
-        table.refresh(max(_SHORTEST_S, time_left(deadline)))
+        table.refresh(some_time(deadline))
         rows: dict[str, list[EpochStart]] = defaultdict(list)
         for row in table.all_starts():
             rows[row.scope].append(row)
@@ -273,7 +270,7 @@ class TakingOver:
         _check_latest(realm, self._refreshed(deadline))
 
     def _refreshed(self, deadline: float) -> LedgerState:
-        return self._ledger.refresh(max(_SHORTEST_S, time_left(deadline)))
+        return self._ledger.refresh(some_time(deadline))
 
     # What the watch does, on its thread.
 

@@ -10,7 +10,7 @@ from confluent_kafka import Message
 from epochfence.epochs.acknowledged import Acknowledged
 from epochfence.epochs.clients import Clients
 from epochfence.epochs.connection import Config
-from epochfence.epochs.deadlines import time_left
+from epochfence.epochs.deadlines import some_time, time_left
 from epochfence.epochs.errors import TopicUnavailable
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.messages import headers_of
@@ -21,8 +21,6 @@ from epochfence.producers.lives import Lives
 from epochfence.producers.territory import Territory
 from epochfence.producers.transactions import End
 
-#: Even where no time is left, a call needs some to be sent.
-_SHORTEST_S = 0.2
 _BETWEEN_S = 0.05
 
 
@@ -85,7 +83,7 @@ class TransactionEnds:
         ]
         try:
             everything, committed = readers
-            start, end = everything.bounds(_soon(deadline))
+            start, end = everything.bounds(some_time(deadline))
             if not start <= offset < end or not self._meets(
                 everything, offset, deadline
             ):
@@ -105,7 +103,7 @@ class TransactionEnds:
                 reader.close()
 
     def _meets(self, reader: PartitionReader, offset: int, deadline: float) -> bool:
-        batches = reader.read(offset, offset + 1, stall_timeout_s=_soon(deadline))
+        batches = reader.read(offset, offset + 1, stall_timeout_s=some_time(deadline))
         return any(
             message.offset() == offset and self._is_own(message)
             for batch in batches
@@ -115,7 +113,3 @@ class TransactionEnds:
     def _is_own(self, message: Message) -> bool:
         found = {value for name, value in headers_of(message) if name == STAMP_HEADER}
         return found == self._stamps
-
-
-def _soon(deadline: float) -> float:
-    return max(_SHORTEST_S, time_left(deadline))
