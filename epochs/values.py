@@ -46,6 +46,15 @@ def check_timeout(timeout_s: float, setting: str = "timeout_s") -> float:
     return timeout_s
 
 
+def check_count(count: int, setting: str) -> int:
+    """Give a number of messages back if it is one; else `MisconfiguredError`."""
+    if type(count) is not int or count < 1:
+        raise MisconfiguredError(
+            setting, count, "no number of messages", "Use a whole number above 0."
+        )
+    return count
+
+
 def check_function(
     name: str, function: object, remedy: str = "Give a function."
 ) -> None:

@@ -22,11 +22,11 @@ from epochfence.epochs.errors import (
 )
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.receipts import Receipt, Receipts
-from epochfence.epochs.values import check_timeout
+from epochfence.epochs.values import check_count, check_timeout
 from epochfence.producers.fenced_producer import FencedProducer
 from epochfence.producers.in_thread import in_thread, start_in_thread
 from epochfence.producers.stamping import Headers
-from epochfence.producers.write_behind import WriteBehind, checked_count, poll_briefly
+from epochfence.producers.write_behind import WriteBehind, poll_briefly
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class AsyncFencedProducer:
                 "Use AsyncFencedProducer(FencedProducer(config, ledger, leadership)).",
             )  # fmt: skip
         self._producer = producer
-        self._every_messages = checked_count(
+        self._every_messages = check_count(
             confirm_every_messages, "confirm_every_messages"
         )
         self._every_s = check_timeout(confirm_every_s, "confirm_every_s")
@@ -214,7 +214,7 @@ class AsyncFencedProducer:
                 pass
             else:
                 self._in_a_row += 1
-                return None
+                return
         self._in_turn += 1
         try:
             async with self._turn:
@@ -225,9 +225,11 @@ class AsyncFencedProducer:
                     self._room.clear()
                     self._check_open()
                     try:
-                        return hand_over()
+                        hand_over()
                     except BufferError:
                         await self._room.wait()
+                    else:
+                        return
         finally:
             self._in_turn -= 1
 

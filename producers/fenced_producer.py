@@ -398,7 +398,7 @@ class FencedProducer:
             LedgerUnavailable, TableUnavailable: One of them could not be read in time.
             MisconfiguredError: There is no such topic, or it cannot be written to.
         """
-        deadline = deadline_after(self._timeout_s if timeout_s is None else timeout_s)
+        deadline = self._deadline(timeout_s)
         self._check_leading()
         taken = self._client.taking_over.take_all({self._realm: topics}, deadline)
         return self._go_by(taken[self._realm])
@@ -472,6 +472,9 @@ class FencedProducer:
         All of them, but for those of a transaction that is open.
         """
         return self.unconfirmed
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        return deadline_after(self._timeout_s if timeout_s is None else timeout_s)
 
     def _renew_reports(self) -> None:
         # The count first: whoever produces meanwhile must not seem to wait in vain.

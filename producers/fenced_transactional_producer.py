@@ -196,7 +196,7 @@ class FencedTransactionalProducer(FencedProducer):
             MisconfiguredError: Also where the id, or a setting, is refused.
             Deposed, LedgerRegressed, LedgerUnavailable, TableUnavailable: As there.
         """
-        deadline = deadline_after(self._timeout_s if timeout_s is None else timeout_s)
+        deadline = self._deadline(timeout_s)
         with self._turn:
             self._check_leading()
             if not self._transactional.is_open:
@@ -257,7 +257,7 @@ class FencedTransactionalProducer(FencedProducer):
             TopicUnavailable: The transactional id cannot be had now.
             LedgerUnavailable, LedgerRegressed, MisconfiguredError: As `take_over`.
         """
-        deadline = deadline_after(self._timeout_s if timeout_s is None else timeout_s)
+        deadline = self._deadline(timeout_s)
         with self._turn:
             self._check_leading()
             if self._transactional.is_open:
@@ -297,7 +297,7 @@ class FencedTransactionalProducer(FencedProducer):
             RuntimeError: No transaction is open.
             KafkaException: They were refused; abort the transaction.
         """
-        deadline = deadline_after(self._timeout_s if timeout_s is None else timeout_s)
+        deadline = self._deadline(timeout_s)
         self._check_leading()
         self._check_in_transaction()
         try:
@@ -336,7 +336,7 @@ class FencedTransactionalProducer(FencedProducer):
             LedgerRegressed: Grants have been lost: an operator decides.
             MisconfiguredError: The id was taken, or the time was over, time and again.
         """
-        deadline = deadline_after(self._timeout_s if timeout_s is None else timeout_s)
+        deadline = self._deadline(timeout_s)
         with self._turn:
             self._check_usable()
             self._check_in_transaction()
@@ -372,7 +372,7 @@ class FencedTransactionalProducer(FencedProducer):
         Raises:
             RuntimeError: None is open.
         """
-        deadline = deadline_after(self._timeout_s if timeout_s is None else timeout_s)
+        deadline = self._deadline(timeout_s)
         with self._turn:
             self._check_usable()
             self._check_in_transaction()
@@ -438,7 +438,7 @@ class FencedTransactionalProducer(FencedProducer):
 
     def _failed(self, error: BaseException, timeout_s: float | None) -> BaseException:
         """Abort the transaction, if it is open; give what to raise for an error."""
-        deadline = deadline_after(self._timeout_s if timeout_s is None else timeout_s)
+        deadline = self._deadline(timeout_s)
         with self._turn:
             if self._is_forked or not self._transactional.is_open:
                 return error

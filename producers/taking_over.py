@@ -85,15 +85,6 @@ class TakingOver:
         self._writer = writer
         self._lives = lives
 
-    def take(
-        self, realm: Realm, topics: Iterable[str | TopicPartition], deadline: float
-    ) -> BarrierOffsets:
-        """Take topics and single partitions over; `FencedProducer.take_over` tells."""
-        outcome = self.take_all({realm: topics}, deadline)[realm]
-        if isinstance(outcome, EpochfenceError):
-            raise outcome
-        return outcome
-
     def take_all(
         self,
         topics_of: Mapping[Realm, Iterable[str | TopicPartition]],
@@ -101,7 +92,9 @@ class TakingOver:
         *,
         keeps_barriers: bool = False,
     ) -> dict[Realm, BarrierOffsets | EpochfenceError]:
-        """Take over for several realms; give the barriers of each, or its error.
+        """Take topics and single partitions over; `FencedProducer.take_over` tells.
+
+        For several realms at once: gives the barriers of each, or its error.
 
         Args:
             topics_of: What each is to take over.

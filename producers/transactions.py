@@ -120,6 +120,8 @@ class Transactions:
         self._is_open = is_open
         self._turn = turn
         self._decide = decide
+        # Messages of an open transaction are handed over, and not answered for.
+        self.settled: int | None = None
         self.has_gaps = False
         self._end: End = "aborted"
         self._undecided: list[Answerable] = []
@@ -229,9 +231,6 @@ class Transactions:
             self._taken = later
         else:
             self._taken.extend(later)
-
-    #: Messages of a transaction that is open are neither.
-    settled: int | None = None
 
     def answered(self) -> None:
         """Forget what `take` gave last: else it is given again."""

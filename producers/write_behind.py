@@ -17,7 +17,7 @@ from epochfence.epochs.errors import (
     MisconfiguredError,
 )
 from epochfence.epochs.receipts import Receipts
-from epochfence.epochs.values import check_function, check_timeout
+from epochfence.epochs.values import check_count, check_function, check_timeout
 from epochfence.producers.fenced_producer import FencedProducer
 
 _log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class WriteBehind:
         check_function("on_error", on_error)
         self._producer = producer
         self._on_receipts = on_receipts
-        self._every_messages = checked_count(every_messages, "every_messages")
+        self._every_messages = check_count(every_messages, "every_messages")
         self._every_s = check_timeout(every_s, "every_s")
         self._on_error = on_error
         self._timeout_s = check_timeout(timeout_s)
@@ -220,12 +220,3 @@ def poll_briefly(producer: FencedProducer) -> None:
         else:
             # Of a delivery callback: it counts as reported all the same.
             _log.exception("a delivery callback failed")
-
-
-def checked_count(count: int, setting: str) -> int:
-    """Give a number of messages back if it is one; else `MisconfiguredError`."""
-    if type(count) is not int or count < 1:
-        raise MisconfiguredError(
-            setting, count, "no number of messages", "Use a whole number above 0."
-        )
-    return count
