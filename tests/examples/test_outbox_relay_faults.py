@@ -16,6 +16,7 @@ from epochfence.testing import MemoryConsumer, MemoryLedger, MemoryLog, MemoryPr
 from epochfence.testing.clients import MemoryKeeper
 from outbox_relay import TABLE, Relay
 from support.example_service import SCOPE, TOPIC, Paused, Service
+from support.producing import doing
 from support.waiting import wait_until
 
 _WAIT_S = 60
@@ -213,10 +214,7 @@ def test_a_cursor_that_is_gone(
     new_relay: NewRelay,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def compacted(*_: object) -> bool:
-        return True
-
-    monkeypatch.setattr(MemoryKeeper, "is_compacted", compacted)
+    monkeypatch.setattr(MemoryKeeper, "is_compacted", doing(True))
     insert(outbox, "a")
     service.start(new_relay().work)
     service.wait()
@@ -236,10 +234,7 @@ def test_a_cursor_that_is_gone_where_every_row_is_marked(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def compacted(*_: object) -> bool:
-        return True
-
-    monkeypatch.setattr(MemoryKeeper, "is_compacted", compacted)
+    monkeypatch.setattr(MemoryKeeper, "is_compacted", doing(True))
     insert(outbox, "a")
     outbox.execute("UPDATE outbox SET sent_at = now()")
     service.start(new_relay().work)

@@ -14,6 +14,7 @@ from epochfence.testing import MemoryConsumer, MemoryLedger, MemoryLog, MemoryPr
 from epochfence.testing.clients import MemoryKeeper
 from scheduler import Schedule, Scheduler
 from support.example_service import SCOPE, TOPIC, Paused, Service
+from support.producing import doing
 
 _NOON = datetime(2026, 12, 1, 12, tzinfo=timezone.utc)
 _LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
@@ -129,10 +130,7 @@ def test_a_clock_that_was_set_back(
 def test_a_cursor_that_is_gone(
     memory_ledger: MemoryLedger, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def compacted(*_: object) -> bool:
-        return True
-
-    monkeypatch.setattr(MemoryKeeper, "is_compacted", compacted)
+    monkeypatch.setattr(MemoryKeeper, "is_compacted", doing(True))
     fire(service, 5)
     assert isinstance(service.error, Stopped)
     assert "--resume-after" in str(service.error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +21,7 @@ from epochfence import (
 from epochfence.producers import partition_watch
 from support.brokers import KafkaBroker
 from support.fenced_topic import fenced
+from support.forking import told_in_child
 from support.groups import expel
 from support.ledgers import LedgerTopics
 from support.producing import add_partitions, barriers, records
@@ -366,31 +366,17 @@ def test_a_forked_process_leads_nothing(
     led = new("orders", outputs=[output])
     led.assigned([0])
     producer = led.of(0)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        told: list[str] = []
-        calls: list[Callable[[], object]] = [
-            lambda: producer.produce(output, b"v", partition=0),
-            lambda: led.assigned([0]),
-            lambda: led.of(1),
-            led.confirm,
-            lambda: led.lost([0]),
-            lambda: led.revoked([0]),
-            lambda: led.failures,
-            led.close,
-        ]
-        for call in calls:
-            try:
-                call()
-            except RuntimeError as error:
-                told.append(str(error))
-        os.write(writing, "\n".join(told).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        told = pipe.read().splitlines()
-    os.waitpid(child, 0)
+    calls: list[Callable[[], object]] = [
+        lambda: producer.produce(output, b"v", partition=0),
+        lambda: led.assigned([0]),
+        lambda: led.of(1),
+        led.confirm,
+        lambda: led.lost([0]),
+        lambda: led.revoked([0]),
+        lambda: led.failures,
+        led.close,
+    ]
+    told = told_in_child(calls)
     assert len(told) == 7
     assert all("in each process" in one for one in told)
     led.of(0).produce(output, b"v", partition=0)

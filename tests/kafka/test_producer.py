@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from epochfence import (
 )
 from epochfence.producers.fenced_producer import FencedProducer
 from support.brokers import KafkaBroker
+from support.forking import told_in_child
 from support.ledgers import LedgerTopics, unnamed_topics
 from support.producing import mock_cluster, records, stamp_of
 from support.reading import read_all
@@ -247,27 +247,13 @@ def test_a_forked_process_writes_nothing(
     """Its client has no threads there: messages would be taken, and never sent."""
     topic = kafka.create_topic("t")
     producer.take_over([topic])
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        told: list[str] = []
-        calls: list[Callable[[], object]] = [
-            lambda: producer.produce(topic, b"v"),
-            lambda: producer.take_over([topic]),
-            producer.confirm,
-            producer.close,
-        ]
-        for call in calls:
-            try:
-                call()
-            except RuntimeError as error:
-                told.append(str(error))
-        os.write(writing, "\n".join(told).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        told = pipe.read().splitlines()
-    os.waitpid(child, 0)
+    calls: list[Callable[[], object]] = [
+        lambda: producer.produce(topic, b"v"),
+        lambda: producer.take_over([topic]),
+        producer.confirm,
+        producer.close,
+    ]
+    told = told_in_child(calls)
     assert len(told) == 3
     assert all("open one in each process" in one for one in told)
     producer.produce(topic, b"v")

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,21 +15,12 @@ from epochfence import AsyncTenure, Deposed, MisconfiguredError, async_lead
 from epochfence.testing import MemoryLedger, MemoryLog, MemoryProducer
 from support.local_election import LocalElection, LocalOffice
 from support.local_lead import SCOPE, NewLead
-from support.waiting import wait_until
+from support.waiting import holds, wait_until
 
 pytestmark = pytest.mark.usefixtures("topic")
 
 #: Longer than anything takes.
 LONG_S = 30.0
-
-
-async def holds(condition: Callable[[], object], message: str) -> None:
-    """Wait until a condition holds."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + LONG_S
-    while not condition():
-        assert loop.time() < deadline, message
-        await asyncio.sleep(0.01)
 
 
 def values(memory_log: MemoryLog) -> list[bytes]:
@@ -93,7 +83,7 @@ def test_cancelled_while_it_waits(
     async def service() -> None:
         leading = async_lead(new_lead())
         task = asyncio.create_task(leading.__aenter__())
-        await holds(lambda: len(office.line) == 2, "it does not stand")
+        await holds(lambda: len(office.line) == 2, LONG_S, "it does not stand")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -111,7 +101,7 @@ def test_cancelled_as_it_is_elected(
     async def service() -> None:
         leading = async_lead(new_lead(on_state=note))
         task = asyncio.create_task(leading.__aenter__())
-        await holds(is_leading.is_set, "it does not lead")
+        await holds(is_leading.is_set, LONG_S, "it does not lead")
         task.cancel()
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
@@ -267,7 +257,7 @@ def test_the_loop_ends_while_it_is_elected(
 
     async def service() -> None:
         tasks.append(asyncio.create_task(enter()))
-        await holds(is_leading.is_set, "it does not lead")
+        await holds(is_leading.is_set, LONG_S, "it does not lead")
         threading.Timer(0.2, go_on.set).start()
 
     async def enter() -> None:
@@ -336,7 +326,7 @@ def test_cancelled_before_work_begins(new_lead: NewLead, office: LocalOffice) ->
             await asyncio.Event().wait()
 
         task = asyncio.create_task(async_lead(new_lead(on_state=note)).serve(work))
-        await holds(is_leading.is_set, "it does not lead")
+        await holds(is_leading.is_set, LONG_S, "it does not lead")
         task.cancel()
         await asyncio.sleep(0)
         go_on.set()

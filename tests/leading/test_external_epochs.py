@@ -20,20 +20,10 @@ from epochfence import (
 )
 from epochfence.testing import MemoryConsumer, MemoryLedger, MemoryLog, MemoryProducer
 from support.local_election import LocalElection, LocalOffice
+from support.local_lead import SCOPE
 from support.waiting import wait_until
 
-SCOPE = "w"
 _WAIT_S = 30
-
-
-@pytest.fixture
-def office() -> LocalOffice:
-    return LocalOffice()
-
-
-@pytest.fixture
-def election(office: LocalOffice) -> LocalElection:
-    return LocalElection(office)
 
 
 class Told:

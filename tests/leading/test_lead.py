@@ -31,6 +31,7 @@ from epochfence.testing.clients import MemoryKeeper
 from epochfence.testing.plugin import Zombie
 from support.local_election import LocalElection, LocalOffice
 from support.local_lead import SCOPE, NewLead
+from support.producing import doing
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("topic")
@@ -317,10 +318,7 @@ def test_everything_admitted_is_recovered_first(
 def test_a_cursor_that_retention_may_have_taken_is_unknown(
     new_lead: NewLead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def compacted(*_: object) -> bool:
-        return True
-
-    monkeypatch.setattr(MemoryKeeper, "is_compacted", compacted)
+    monkeypatch.setattr(MemoryKeeper, "is_compacted", doing(True))
     with new_lead(cursors=True) as tenure:
         assert tenure.recovered is not None
         assert tenure.recovered.cursors == {}

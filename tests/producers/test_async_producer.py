@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from epochfence import (
 )
 from epochfence.testing import MemoryLedger, MemoryLog, MemoryProducer
 from support.producing import doing
+from support.waiting import holds
 
 LONG_S = 30.0
 
@@ -32,15 +32,6 @@ async def taken_over(
     opened = AsyncFencedProducer(producer, **options)
     await opened.take_over([topic])
     return opened
-
-
-async def holds(condition: Callable[[], object], message: str) -> None:
-    """Wait until a condition holds."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + LONG_S
-    while not condition():
-        assert loop.time() < deadline, message
-        await asyncio.sleep(0.01)
 
 
 def test_delivered_and_confirmed(producer: MemoryProducer, topic: str) -> None:
@@ -181,12 +172,12 @@ def test_a_confirm_that_is_cancelled(
             await opened.produce(topic, b"v", partition=0)
             monkeypatch.setattr(MemoryProducer, "confirm", slow)
             task = asyncio.create_task(opened.confirm())
-            await holds(is_confirming.is_set, "it does not confirm")
+            await holds(is_confirming.is_set, LONG_S, "it does not confirm")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             go_on.set()
-            await holds(is_done.is_set, "it does not end")
+            await holds(is_done.is_set, LONG_S, "it does not end")
             assert [r.offset for r in await opened.confirm()] == [1]
 
     asyncio.run(write())
@@ -232,7 +223,7 @@ def test_a_full_queue(
             await asyncio.sleep(0)
             tasks[1].cancel()
             queue.room = 2
-            await holds(lambda: tasks[2].done(), "the third has no room")
+            await holds(lambda: tasks[2].done(), LONG_S, "the third has no room")
             assert [task.done() for task in tasks] == [True, True, True, False, False]
             queue.room = 9
             late = asyncio.create_task(produce(b"late"))

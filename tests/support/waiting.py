@@ -4,6 +4,7 @@ A test that sleeps for "long enough" is slow on a fast machine and wrong on a
 slow one. Every wait of the tests names what it waits for and until when.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -36,3 +37,14 @@ def wait_until(
         if expired:
             raise TimeoutError(f"not within {timeout_s:g} s: {message}")
         time.sleep(interval_s)
+
+
+async def holds(
+    condition: Callable[[], object], timeout_s: float, message: str
+) -> None:
+    """Wait for a condition as `wait_until` does, and let the event loop go on."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise TimeoutError(f"not within {timeout_s:g} s: {message}")
+        await asyncio.sleep(POLL_INTERVAL_S)
