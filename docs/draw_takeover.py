@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from epochfence.audit import Audit, LedgerSource
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
-from epochfence.files import read_ledger, read_records
+from epochfence.replay.audit import Audit, LedgerSource
+from epochfence.replay.files import read_ledger, read_records
 
 ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs" / "takeover.svg"
@@ -38,6 +38,7 @@ def draw() -> str:
             record.topic_id,
             record.leader_epoch,
             record.offset,
+            record.timestamp,
             record.headers,
             record.value,
         )

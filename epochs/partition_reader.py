@@ -75,6 +75,27 @@ class PartitionReader:
             reason = self._last_error.or_else(error.args[0].str())
             raise self._unavailable(None, reason) from error
 
+    def at_time(self, timestamp: int, otherwise: int, timeout_s: float) -> int:
+        """The offset of the first record with a timestamp, or a later one.
+
+        Args:
+            timestamp: Milliseconds since 1970.
+            otherwise: What to answer where there is no such record.
+            timeout_s: How long the broker may take.
+
+        Raises:
+            TopicUnavailable: No broker answered in time.
+        """
+        asked = TopicPartition(self.topic, self.partition, timestamp)
+        try:
+            (found,) = self._consumer.offsets_for_times([asked], timeout=timeout_s)
+        except KafkaException as error:
+            reason = self._last_error.or_else(error.args[0].str())
+            raise self._unavailable(None, reason) from error
+        if found.error is not None:
+            raise self._unavailable(None, found.error.str())
+        return otherwise if found.offset < 0 else found.offset
+
     def read(
         self, start: int, end: int, *, stall_timeout_s: float = 30.0
     ) -> Iterator[list[Message]]:

@@ -30,7 +30,7 @@ from epochfence import Ledger
 from epochfence.epochs.partition_reader import PartitionReader
 from epochfence.epochs.stamps import BARRIER_HEADER, STAMP_HEADER
 from epochfence.epochs.topics import TopicKeeper
-from epochfence.files import RecordLine, write_records
+from epochfence.replay.files import RecordLine, write_records
 
 FOLDER = Path(__file__).parent / "takeover"
 SCOPE = "orders-writer"

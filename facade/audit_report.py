@@ -1,8 +1,8 @@
-"""The audit's report as tables on stdout."""
+"""The report as tables on stdout."""
 
 from __future__ import annotations
 
-from epochfence.audit import Audit, sorted_epochs, sorted_partitions
+from epochfence.replay.report import Finding, PartitionReport, RejectedReport, Report
 from epochfence.terminal import print_table, printable
 
 _NUMBERS = {
@@ -11,39 +11,34 @@ _NUMBERS = {
 }  # fmt: skip
 
 
-def print_report(audit: Audit) -> None:
+def print_report(report: Report) -> None:
     """Print what an audit found."""
-    print(printable(audit.sources()))
+    for line in report.judged_by():
+        print(printable(line))
     print()
-    if not audit.partitions:
+    if not report.partitions:
         print("No records.")
-        return
-    _print_partitions(audit)
-    _print_epochs(audit)
-    _print_rejected(audit)
-    print(_last_line(audit))
+    else:
+        _print_partitions(report)
+        _print_epochs(report.partitions)
+        _print_rejected(report.rejected_shown, report.rejected_total)
+    _print_findings(report.findings)
+    print(report.summary())
 
 
-def _print_partitions(audit: Audit) -> None:
-    outcomes = sorted(audit.counts())
-    names = [
-        kind if reason == "ok" else f"{kind}: {reason}" for kind, reason in outcomes
-    ]
-    rows = [
-        [
-            one.topic,
-            str(one.partition),
-            str(sum(one.counts.values())),
-            *(str(one.counts.get(outcome, 0)) for outcome in outcomes),
-        ]
-        for one in sorted_partitions(audit)
-    ]
+def _print_partitions(report: Report) -> None:
+    names = [one.name for one in report.verdicts]
+    rows: list[list[str]] = []
+    for one in report.partitions:
+        there = {count.name: count.records for count in one.verdicts}
+        counts = [str(there.get(name, 0)) for name in names]
+        rows.append([one.topic, str(one.partition), str(one.records), *counts])
     head = ["topic", "partition", "records", *names]
     print_table(head, rows, right={*_NUMBERS, *names})
     print()
 
 
-def _print_epochs(audit: Audit) -> None:
+def _print_epochs(partitions: list[PartitionReport]) -> None:
     rows = [
         [
             partition.topic,
@@ -56,8 +51,8 @@ def _print_epochs(audit: Audit) -> None:
             str(one.rejected),
             _text(one.last_rejected_offset),
         ]
-        for partition in sorted_partitions(audit)
-        for one in sorted_epochs(partition.epochs)
+        for partition in partitions
+        for one in partition.epochs
     ]
     if not rows:
         return
@@ -69,24 +64,23 @@ def _print_epochs(audit: Audit) -> None:
     print()
 
 
-def _print_rejected(audit: Audit) -> None:
-    if not audit.rejected:
+def _print_rejected(shown: list[RejectedReport], total: int) -> None:
+    if not shown:
         return
     rows = [
         [
             one.topic,
             str(one.partition),
             str(one.offset),
-            one.verdict.kind,
-            one.verdict.reason,
-            _text(None if one.verdict.cause is None else one.verdict.cause.scope),
-            _text(None if one.verdict.cause is None else one.verdict.cause.epoch),
-            _text(one.verdict.current_epoch),
+            one.verdict,
+            one.reason,
+            _text(one.scope),
+            _text(one.epoch),
+            _text(one.current_epoch),
             _text(one.holder),
         ]
-        for one in audit.rejected
+        for one in shown
     ]
-    total = audit.rejected_total()
     if total > len(rows):
         print(
             f"The first {len(rows)} of {total:,} rejected records "
@@ -102,19 +96,16 @@ def _print_rejected(audit: Audit) -> None:
     print()
 
 
+def _print_findings(findings: list[Finding]) -> None:
+    if not findings:
+        return
+    print("Findings:")
+    for one in findings:
+        print(printable(f"- {one.severity}: {one.text}"))
+        if one.remedy:
+            print(printable(f"  {one.remedy}"))
+    print()
+
+
 def _text(value: str | int | None) -> str:
     return "-" if value is None else str(value)
-
-
-def _last_line(audit: Audit) -> str:
-    counts = audit.counts()
-    kinds = dict.fromkeys(("admitted", "barrier", "stale", "quarantined"), 0)
-    for (kind, _), count in counts.items():
-        kinds[kind] += count
-    total = sum(counts.values())
-    return (
-        f"{total:,} {'record' if total == 1 else 'records'}: "
-        f"{kinds['admitted']:,} admitted, "
-        f"{kinds['barrier']:,} {'barrier' if kinds['barrier'] == 1 else 'barriers'}, "
-        f"{kinds['stale']:,} stale, {kinds['quarantined']:,} quarantined."
-    )

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from epochfence.audit import Audit, LedgerSource
-from epochfence.audit_json import to_json
 from epochfence.audit_report import print_report
-from epochfence.audit_sources import (
-    Progress as Tick,
-)
-from epochfence.audit_sources import (
-    TopicSource,
-    audit_file,
-    audit_topic,
-    read_told_ledger,
-)
 from epochfence.cli_options import (
     Authority,
     BootstrapServer,
@@ -43,12 +32,19 @@ from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.topics import COORDINATION_TOPIC
 from epochfence.epochs.verdicts import REJECTED
-from epochfence.files import (
+from epochfence.replay.audit import Audit, LedgerSource
+from epochfence.replay.engine import audit_topic
+from epochfence.replay.file_source import audit_file
+from epochfence.replay.files import (
     InvalidFileError,
     VerdictFile,
     read_ledger,
     read_table,
 )
+from epochfence.replay.sources import Progress as Tick
+from epochfence.replay.summing_up import sum_up
+from epochfence.replay.told_topics import read_told_ledger
+from epochfence.replay.topic_source import TopicSource
 from epochfence.terminal import (
     EXIT_FAILED,
     err,
@@ -178,23 +174,24 @@ def audit(
             if topic is not None:
                 config = kafka_config(bootstrap_server, properties, command_config)
                 with told_if_slow(config, timeout_s):
-                    records_there = TopicSource(config, topic, partitions, timeout_s)
+                    records_there = TopicSource(config, topic, timeout_s, partitions)
                     if source is None and settings.authority == "ledger":
                         name = coordination_topic or COORDINATION_TOPIC
                         source = read_told_ledger(config, name, timeout_s)
                 found = Audit(settings, source, starts)
-                audit_topic(found, records_there, lines, tick)
+                report = audit_topic(found, records_there, lines, tick)
             else:
                 _need_ledger(settings, source)
                 found = Audit(settings, source, starts)
                 audit_file(found, records or "-", lines, tick)
+                report = sum_up(found, f"file {records}")
         if format is AuditFormat.json:
-            print(json.dumps(to_json(found), indent=2))
+            print(msgspec.json.format(msgspec.json.encode(report)).decode())
         else:
-            print_report(found)
-        for remark in found.remarks():
+            print_report(report)
+        for remark in report.remarks:
             print_note(f"warning: {remark}")
-        if any(kind in _FAILING[fail_on] for kind, _ in found.counts()):
+        if any(one.verdict in _FAILING[fail_on] for one in report.verdicts):
             raise typer.Exit(EXIT_FAILED)
 
 

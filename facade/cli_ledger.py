@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from epochfence.audit import LedgerSource
-from epochfence.audit_sources import read_told_ledger
 from epochfence.cli_options import (
     BootstrapServer,
     CommandConfig,
@@ -27,6 +25,8 @@ from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.topics import COORDINATION_TOPIC, TABLE_TOPIC
 from epochfence.epochs.values import Claim
+from epochfence.replay.audit import LedgerSource
+from epochfence.replay.told_topics import read_told_ledger
 from epochfence.terminal import (
     EXIT_FAILED,
     as_utc,

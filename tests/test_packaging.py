@@ -18,6 +18,7 @@ _FOLDERS = {
     "consumers": "epochfence.consumers",
     "elections": "epochfence.elections",
     "leading": "epochfence.leading",
+    "replay": "epochfence.replay",
     "testing": "epochfence.testing",
 }
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from epochfence.audit import Audit, LedgerSource
-from epochfence.audit_sources import audit_file
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.stamps import stamp_reader
-from epochfence.files import VerdictFile, read_ledger, read_table
+from epochfence.replay.audit import Audit, LedgerSource
+from epochfence.replay.file_source import audit_file
+from epochfence.replay.files import VerdictFile, read_ledger, read_table
 from support.auditing import Line, run, settings_options, write_lines
 from support.model import judge
 from support.worlds import world

@@ -7,7 +7,7 @@ what it should be is named by its number.
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Annotated, Any, TypeVar, cast
@@ -262,12 +262,14 @@ class VerdictFile:
         self._file = file
         self._encode = msgspec.json.Encoder().encode
 
-    def write(self, topic: str, partition: int, offset: int, verdict: Verdict) -> None:
-        """Write one line."""
+    def write(
+        self, topic: str, partition: int, offsets: Sequence[int], verdict: Verdict
+    ) -> None:
+        """Write a line for each record that a verdict was given to."""
         line: dict[str, Any] = {
             "topic": topic,
             "partition": partition,
-            "offset": offset,
+            "offset": 0,
             "verdict": verdict.kind,
             "reason": verdict.reason,
         }
@@ -276,7 +278,9 @@ class VerdictFile:
             line["epoch"] = verdict.cause.epoch
         if verdict.current_epoch is not None:
             line["current_epoch"] = verdict.current_epoch
-        self._file.write(self._encode(line) + b"\n")
+        for offset in offsets:
+            line["offset"] = offset
+            self._file.write(self._encode(line) + b"\n")
 
 
 def write_records(file: IO[bytes], records: Iterable[RecordLine]) -> None:

@@ -1,0 +1,240 @@
+"""What the replay of a partition says, as findings with their evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from epochfence.epochs.ledger_state import LedgerState
+from epochfence.epochs.settings import FenceSettings
+from epochfence.epochs.verdicts import Reason
+from epochfence.replay.histories import EpochHistory, Rejections
+from epochfence.replay.partition_audit import KEPT_CAUSES, KEPT_EPOCHS, PartitionState
+from epochfence.replay.places import RecordPlace, milliseconds_between
+from epochfence.replay.report import Evidence, Finding, Severity
+
+_UNFENCED = "A consumer without a fence applied what lies there."
+
+
+def findings_of(
+    state: PartitionState, ledger: LedgerState | None, settings: FenceSettings
+) -> Iterator[Finding]:
+    """What an operator should know of one partition."""
+    teller = _Teller(state, ledger, settings)
+    for rejections in state.rejections:
+        yield teller.rejected(rejections)
+    for history in state.epochs:
+        has_begun = history.start is not None and not settings.stamps.is_foreign
+        if has_begun and history.barrier is None:
+            yield teller.without_barrier(history)
+    if state.epochs_left_out:
+        yield teller.left_out()
+
+
+def milliseconds_in_words(milliseconds: int) -> str:
+    """A time as people say it."""
+    seconds = abs(milliseconds) / 1000
+    if seconds < 1:
+        return f"{abs(milliseconds)} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} minutes"
+    return f"{seconds / 3600:.1f} hours"
+
+
+class _Teller:
+    def __init__(
+        self,
+        state: PartitionState,
+        ledger: LedgerState | None,
+        settings: FenceSettings,
+    ) -> None:
+        self._state = state
+        self._ledger = ledger
+        self._where = f"{state.topic}[{state.partition}]"
+        self._stamp = settings.stamps.name
+
+    def rejected(self, one: Rejections) -> Finding:
+        """Records that were rejected for the same cause."""
+        severity, code, text, remedy = self._tell(one)
+        return Finding(
+            severity=severity,
+            code=code,
+            text=text,
+            topic=self._state.topic,
+            partition=self._state.partition,
+            scope=one.scope,
+            epoch=one.epoch,
+            records=one.records,
+            evidence=tuple(self._evidence(one)),
+            remedy=remedy,
+        )
+
+    def without_barrier(self, one: EpochHistory) -> Finding:
+        """An epoch that began with a message, not with a barrier."""
+        assert one.start is not None
+        return Finding(
+            severity="notice",
+            code="no-barrier",
+            text=f"{self._who(one.scope, one.epoch, one.grant_id)} has no barrier on "
+            f"{self._where}: it began with a message at offset {one.start.offset}. "
+            f"What its predecessor wrote before that was admitted.",
+            topic=self._state.topic,
+            partition=self._state.partition,
+            scope=one.scope,
+            epoch=one.epoch,
+            records=1,
+            evidence=(
+                self._record(
+                    "began here", one.start, one.scope, one.epoch, one.grant_id
+                ),
+            ),
+            remedy="Take the topic over before writing to it: take_over().",
+        )
+
+    def left_out(self) -> Finding:
+        """There are more epochs than are told apart."""
+        return Finding(
+            severity="notice",
+            code="epochs-left-out",
+            text=f"{self._where} has more than {KEPT_EPOCHS:,} epochs: later ones were "
+            f"judged like all others, and are not listed one by one.",
+            topic=self._state.topic,
+            partition=self._state.partition,
+            remedy="Audit a range of it for what is listed of them.",
+        )
+
+    def _tell(self, one: Rejections) -> tuple[Severity, str, str, str]:
+        records = "1 record" if one.records == 1 else f"{one.records:,} records"
+        span = (
+            f"at offset {one.first.offset}"
+            if one.first.offset == one.last.offset
+            else f"at offsets {one.first.offset} to {one.last.offset}"
+        )
+        there = f"{records} in {self._where}, {span}"
+        if one.scope is None or one.epoch is None:
+            return self._tell_unread(one.reason, there)
+        who = self._who(one.scope, one.epoch, one.grant_id)
+        now = self._who(one.scope, one.current_epoch or 0, one.against_grant_id)
+        if one.reason == "stale-epoch":
+            lasting = milliseconds_between(one.against, one.last)
+            until = (
+                ""
+                if lasting is None or lasting < 0
+                else f", until {milliseconds_in_words(lasting)} after it"
+            )
+            began = "" if one.against is None else f" at offset {one.against.offset}"
+            return (
+                "warning", "stale-writes",
+                f"{who} went on writing after {now} had begun{began}{until}: {there}. "
+                f"{_UNFENCED}",
+                "Compare what such consumers hold with a fenced replay, and see why "
+                "that process wrote on.",
+            )  # fmt: skip
+        if one.reason == "conflict":
+            return (
+                "critical", "conflicting-grants",
+                f"Two grants of epoch {one.epoch} of scope {one.scope!r}: {there} cite "
+                f"one that the ledger holds, and another had begun there. The log of "
+                f"grants was damaged or replaced.",
+                "Stop the leaders of this scope, find out what happened to the "
+                "coordination topic, and claim anew above both (at_least).",
+            )  # fmt: skip
+        if one.reason == "implausible":
+            return (
+                "warning", "implausible-epoch",
+                f"Epoch {one.epoch} of scope {one.scope!r} is too far above epoch "
+                f"{one.current_epoch}, which was current: {there}.",
+                "If the jump is real, raise --max-jump.",
+            )  # fmt: skip
+        if one.reason == "unstamped":
+            return self._tell_unread(one.reason, there)
+        return (
+            "warning", "ungranted-writes",
+            f"{there} cite {self._cited(one)}. {_UNFENCED}",
+            "Find out who writes there: the stamp is made up or corrupted, or a "
+            "candidate that lost writes all the same.",
+        )  # fmt: skip
+
+    def _cited(self, one: Rejections) -> str:
+        """What an ungranted stamp cites, by what the ledger says of it."""
+        assert one.scope is not None
+        assert one.epoch is not None
+        cited = f"epoch {one.epoch} of scope {one.scope!r}, grant {one.grant_id}"
+        holder = self._holder(one.scope, one.epoch, one.grant_id)
+        if holder is not None:
+            return f"{cited}: a claim of {holder!r} that lost"
+        return f"{cited}, which was granted to nobody"
+
+    def _tell_unread(
+        self, reason: Reason, there: str
+    ) -> tuple[Severity, str, str, str]:
+        texts: dict[Reason, tuple[str, str]] = {
+            "malformed": (
+                f"{there} carry a header {self._stamp!r} that cannot be read.",
+                "Find out who writes them: stamps are written by the producer alone.",
+            ),
+            "ambiguous": (
+                f"{there} are stamped more than once with the same scope.",
+                "Find out who writes them: perhaps something copies headers.",
+            ),
+            "unstamped": (
+                f"{there} lack a stamp that is required.",
+                "Find out who writes without a fenced producer. If that is as it "
+                "should be: --unstamped admit, or admit-until-first-stamp.",
+            ),
+        }
+        if reason in texts:
+            text, remedy = texts[reason]
+            return "warning", f"{reason}-records", f"{text} {_UNFENCED}", remedy
+        return (
+            "warning", f"more-{reason}-records",
+            f"{there} were rejected as {reason}, beside {KEPT_CAUSES:,} other causes "
+            f"that are listed one by one. {_UNFENCED}",
+            "--verdicts FILE names each of them.",
+        )  # fmt: skip
+
+    def _evidence(self, one: Rejections) -> Iterator[Evidence]:
+        """The record that the first of them contradicts, and the first of them."""
+        if one.against is not None and one.scope is not None:
+            yield self._record(
+                "began here", one.against, one.scope, one.current_epoch,
+                one.against_grant_id,
+            )  # fmt: skip
+        yield self._record("rejected", one.first, one.scope, one.epoch, one.grant_id)
+
+    def _record(
+        self,
+        what: str,
+        place: RecordPlace,
+        scope: str | None,
+        epoch: int | None,
+        grant_id: str | None,
+    ) -> Evidence:
+        ids = self._state.topic_ids
+        return Evidence(
+            what=what,
+            topic=self._state.topic,
+            topic_id=ids[place.life] if place.life < len(ids) else None,
+            partition=self._state.partition,
+            offset=place.offset,
+            leader_epoch=place.leader_epoch,
+            timestamp=place.timestamp,
+            scope=scope,
+            epoch=epoch,
+            grant_id=grant_id,
+            holder=self._holder(scope, epoch, grant_id),
+        )
+
+    def _holder(
+        self, scope: str | None, epoch: int | None, grant_id: str | None
+    ) -> str | None:
+        if self._ledger is None or scope is None or epoch is None:
+            return None
+        claim = self._ledger.find(scope, epoch, grant_id)
+        return None if claim is None else claim.holder
+
+    def _who(self, scope: str, epoch: int, grant_id: str | None) -> str:
+        holder = self._holder(scope, epoch, grant_id)
+        name = f"epoch {epoch} of scope {scope!r}"
+        return name if holder is None else f"{holder!r} ({name})"

@@ -1,0 +1,277 @@
+"""The records of a topic, from their start to an end captured beforehand, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import Message
+
+from epochfence.consumers.pieces import share_headers
+from epochfence.epochs.connection import Config
+from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
+from epochfence.epochs.messages import headers_of, timestamp_of
+from epochfence.epochs.partition_reader import PartitionReader
+from epochfence.epochs.topics import TopicFacts, TopicKeeper
+from epochfence.epochs.values import EpochStart
+from epochfence.replay.log_order import OutOfOrderError
+from epochfence.replay.partition_audit import PartitionAudit
+from epochfence.replay.sources import VerdictWriter
+
+#: Fewer messages are judged one by one: looking whether they are alike costs more.
+_FEW = 4
+
+
+@dataclass(frozen=True)
+class Range:
+    """Which part of each partition to read. What is None has no limit.
+
+    Attributes:
+        from_offset: The first offset.
+        to_offset: The offset to stop at, and without which.
+        since_ms: The first record with such a timestamp or a later one; ms since 1970.
+        until_ms: Stop at the first record with such a timestamp or a later one.
+    """
+
+    from_offset: int | None = None
+    to_offset: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What to read of one partition.
+
+    Attributes:
+        topic: The topic.
+        topic_id: Its id when the ends were captured, None where it has none.
+        partition: The partition.
+        log_start: Where its log began then.
+        start: The offset to begin at.
+        end: The offset to stop at, and without which.
+    """
+
+    topic: str
+    topic_id: str | None
+    partition: int
+    log_start: int
+    start: int
+    end: int
+
+    def floor_of(self, rows: Sequence[EpochStart]) -> list[EpochStart]:
+        """The rows that reading this slice cannot find itself: they are taken as known.
+
+        Those of earlier lives, and those below where the reading begins.
+        """
+        return [
+            row
+            for row in rows
+            if (row.topic, row.partition) == (self.topic, self.partition)
+            and (row.topic_id != self.topic_id or row.position.offset < self.start)
+        ]
+
+
+class TopicSource:
+    """The partitions of a topic, with ends that are captured now.
+
+    They are captured before a ledger is read: a record below them was written under a
+    grant that was in the ledger by then.
+
+    Args:
+        config: Connection settings, as for confluent-kafka.
+        topic: The topic.
+        timeout_s: How long the cluster may take where nothing comes.
+        partitions: Only these; None: all.
+        limits: Which part of each.
+
+    Raises:
+        MisconfiguredError: There is no such topic or partition.
+        TopicUnavailable: The cluster does not answer, or a partition has no leader.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        topic: str,
+        timeout_s: float,
+        partitions: Sequence[int] | None = None,
+        limits: Range | None = None,
+    ) -> None:
+        self.config = config
+        self.topic = topic
+        self.timeout_s = timeout_s
+        self._keeper = TopicKeeper(config, timeout_s)
+        facts = self._facts()
+        there = facts.partitions
+        absent = sorted(set(partitions or ()) - set(there))
+        if absent:
+            raise MisconfiguredError(
+                "--partition", absent, f"topic {topic} has partitions 0 to {there[-1]}",
+                "Name partitions that exist.",
+            )  # fmt: skip
+        self.topic_id = facts.topic_id
+        self.is_compacted = self._keeper.is_compacted(topic)
+        self.slices = [
+            self._slice(partition, limits or Range())
+            for partition in sorted(set(partitions or there))
+        ]
+
+    def _facts(self) -> TopicFacts:
+        facts = self._keeper.facts(self.topic)
+        if facts is None:
+            raise MisconfiguredError(
+                "topic", self.topic, "there is no such topic on this cluster",
+                "Check the name, and the cluster given with -b.",
+            )  # fmt: skip
+        return facts
+
+    def _slice(self, partition: int, limits: Range) -> Slice:
+        # To a committed reader the log ends before the first open transaction; what
+        # lies behind it shall be missed, not overlooked.
+        with PartitionReader(
+            self.config, self.topic, partition, isolation="read_uncommitted"
+        ) as reader:
+            low, high = reader.bounds(self.timeout_s)
+            start, end = low, high
+            if limits.from_offset is not None:
+                start = max(start, limits.from_offset)
+            if limits.to_offset is not None:
+                end = min(end, limits.to_offset)
+            if limits.since_ms is not None:
+                found = reader.at_time(limits.since_ms, high, self.timeout_s)
+                start = max(start, found)
+            if limits.until_ms is not None:
+                found = reader.at_time(limits.until_ms, high, self.timeout_s)
+                end = min(end, found)
+        return Slice(self.topic, self.topic_id, partition, low, start, max(start, end))
+
+    def problem(self) -> str | None:
+        """What has become of the topic meanwhile that casts doubt on what was read.
+
+        Raises:
+            TopicUnavailable: The cluster does not answer.
+        """
+        facts = self._keeper.facts(self.topic)
+        if facts is None or facts.topic_id != self.topic_id:
+            return "it was deleted or made anew meanwhile; run the audit again"
+        return None
+
+    def partitions_added(self) -> list[int]:
+        """Partitions that came after the ends were captured."""
+        facts = self._keeper.facts(self.topic)
+        known = {one.partition for one in self.slices}
+        there = () if facts is None else facts.partitions
+        return [number for number in there if number > max(known, default=-1)]
+
+
+def audit_slice(
+    audit: PartitionAudit,
+    config: Config,
+    piece: Slice,
+    *,
+    start: int | None = None,
+    timeout_s: float,
+    verdicts: VerdictWriter | None = None,
+    after_batch: Callable[[int, int], None] | None = None,
+) -> int:
+    """Judge the records of a slice.
+
+    Args:
+        audit: The partition's audit.
+        config: Connection settings, as for confluent-kafka.
+        piece: What to read.
+        start: Where an earlier reading stopped; None: at the slice's start.
+        timeout_s: How long the cluster may take where nothing comes.
+        verdicts: Takes each record's verdict.
+        after_batch: Called after each batch with the offset to go on at and the number
+            of records in it. What it raises ends the reading, between two batches.
+
+    Returns:
+        The offset that was come to: below the slice's end where an open transaction
+        is in the way.
+
+    Raises:
+        TopicUnavailable: The partition could not be read, or changed meanwhile.
+    """
+    begin = piece.start if start is None else start
+    with PartitionReader(config, piece.topic, piece.partition) as reader:
+        for batch in reader.read(begin, piece.end, stall_timeout_s=timeout_s):
+            try:
+                _judge(audit, piece.topic_id, batch, verdicts)
+            except OutOfOrderError as error:
+                raise TopicUnavailable(
+                    piece.topic,
+                    f"its log changed while it was read: {error}",
+                    piece.partition,
+                    audit.last_offset + 1,
+                ) from error
+            if after_batch is not None and reader.position is not None:
+                after_batch(reader.position, len(batch))
+        return begin if reader.position is None else min(reader.position, piece.end)
+
+
+def _judge(
+    audit: PartitionAudit,
+    topic_id: str | None,
+    batch: list[Message],
+    verdicts: VerdictWriter | None,
+) -> None:
+    rest = batch
+    if len(batch) > _FEW and not audit.needs_value and share_headers(batch[1:]):
+        _judge_one(audit, topic_id, batch[0], verdicts)
+        if _judge_alike(audit, topic_id, batch[1:], verdicts):
+            return
+        rest = batch[1:]
+    for message in rest:
+        _judge_one(audit, topic_id, message, verdicts)
+
+
+def _judge_one(
+    audit: PartitionAudit,
+    topic_id: str | None,
+    message: Message,
+    verdicts: VerdictWriter | None,
+) -> None:
+    offset = message.offset()
+    assert offset is not None
+    verdict = audit.judge(
+        topic_id,
+        message.leader_epoch(),
+        offset,
+        timestamp_of(message),
+        headers_of(message),
+        message.value() if audit.needs_value else None,
+    )
+    if verdicts is not None:
+        verdicts.write(audit.topic, audit.partition, (offset,), verdict)
+
+
+def _judge_alike(
+    audit: PartitionAudit,
+    topic_id: str | None,
+    messages: list[Message],
+    verdicts: VerdictWriter | None,
+) -> bool:
+    """Judge messages that share their headers, all at once; False: one by one, then."""
+    first, last = messages[0], messages[-1]
+    leader_epoch = first.leader_epoch()
+    begin, end = first.offset(), last.offset()
+    assert begin is not None
+    assert end is not None
+    if last.leader_epoch() != leader_epoch:
+        return False
+    verdict = audit.judge_alike(
+        topic_id,
+        leader_epoch,
+        (begin, end),
+        (timestamp_of(first), timestamp_of(last)),
+        headers_of(first),
+        len(messages),
+    )
+    if verdict is None:
+        return False
+    if verdicts is not None:
+        offsets = [message.offset() or 0 for message in messages]
+        verdicts.write(audit.topic, audit.partition, offsets, verdict)
+    return True
