@@ -129,7 +129,7 @@ def main() -> None:
         application = Application(options)
         config = uvicorn.Config(
             application, host=options.host, port=options.port,
-            lifespan="on", log_level="warning",
+            lifespan="on", access_log=False,
         )  # fmt: skip
         server = uvicorn.Server(config)
         server.run()
