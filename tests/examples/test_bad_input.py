@@ -137,8 +137,8 @@ def test_a_table_that_is_missing_and_one_that_is_there(run: Run, database: str) 
     missing = run("outbox_relay.py", "run", *where, *_NOWHERE)
     no_table = "error: there is no table outbox: create it (create-table)\n"
     assert missing == (1, no_table)
-    create = ("outbox_relay.py", "create-table", *where, "--partitions", "2")
-    create = (*create, "--topic", "t")
+    options = (*where, "--partitions", "2", "--topic", "t")
+    create = ("outbox_relay.py", "create-table", *options)
     assert run(*create)[0] == 0
     assert run(*create) == (1, "error: there is a table outbox already\n")
 

@@ -105,8 +105,7 @@ def topic(kafka: KafkaBroker) -> str:
 def outbox(database: str, topic: str) -> str:
     """A database that has the table, whose sessions take numbers in blocks."""
     options = ("--postgres", database, "--partitions", str(_PARTITIONS))
-    options = (*options, "--topic", topic)
-    made = Program("outbox_relay.py", "create-table", *options)
+    made = Program("outbox_relay.py", "create-table", *options, "--topic", topic)
     assert made.wait() == 0, made.said
     with closing(psycopg.connect(database, autocommit=True)) as connection:
         connection.execute("ALTER SEQUENCE outbox_id_seq CACHE 10")
