@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import TracebackType
-from typing import TypeVar
+from typing import Generic, TypeVar, cast
 
 from confluent_kafka import Producer, TopicPartition
 
@@ -40,8 +40,12 @@ from epochfence.epochs.values import (
     check_timeout,
 )
 from epochfence.leading.recovery import Apply, OnProgress, Recovery
-from epochfence.leading.tenure import State, Tenure
+from epochfence.leading.tenure import P, State, Tenure
 from epochfence.producers.fenced_producer import FencedProducer
+from epochfence.producers.fenced_transactional_producer import (
+    FencedTransactionalProducer,
+    checked_settings,
+)
 from epochfence.producers.judging import Settings, settings_of
 
 _log = logging.getLogger(__name__)
@@ -77,7 +81,7 @@ _SETTLED_S = 5.0
 _SLICE_S = 0.1
 
 
-class lead:
+class lead(Generic[P]):
     """Leads a scope: waits to be elected, claims, takes over; and hands over.
 
         with lead(kafka, ledger, election, "orders-writer", ["orders"],
@@ -89,6 +93,9 @@ class lead:
 
         lead(kafka, ledger, election, "orders-writer", ["orders"],
              holder="pod-7").serve(work)    # work(tenure) returns when it is over
+
+    In transactions: `producer=FencedTransactionalProducer`, and `with
+    tenure.producer.transaction():` around what belongs together.
 
     The latest epoch is read before the election is won, so that a process which sleeps
     between that and its claim loses to whoever claimed meanwhile. What passes, such as
@@ -126,8 +133,11 @@ class lead:
             and that to be reached.
         on_state: Told what it is doing (`waiting`, `taking-over`, `leading`, `over`,
             `ended`), and why.
-        new_producer: Makes the producer for a leadership, where `FencedProducer(config,
-            ledger, leadership)` is not what is wanted.
+        producer: `FencedTransactionalProducer`, to write in transactions: each
+            leadership's takes its `transactional.id` before its barriers are written,
+            which ends what the predecessor left open. Else it is a `FencedProducer`.
+        new_producer: Makes the producer for a leadership, where that kind of it, of
+            `(config, ledger, leadership)`, is not what is wanted.
         longest_wait_s: The longest wait before something is tried again.
         timeout_s: How long a call may wait for the cluster.
 
@@ -154,7 +164,8 @@ class lead:
         cursors: bool = False,
         on_progress: OnProgress | None = None,
         on_state: OnState | None = None,
-        new_producer: Callable[[Leadership], FencedProducer] | None = None,
+        producer: type[P] | None = None,
+        new_producer: Callable[[Leadership], P] | None = None,
         longest_wait_s: float = 30.0,
         timeout_s: float = 10.0,
     ) -> None:
@@ -208,11 +219,17 @@ class lead:
             )  # fmt: skip
         self._on_progress = _told(on_progress)
         self._on_state = _told(on_state)
+        self._producer = _checked_kind(producer, config, ledger)
+        if producer is not None and new_producer is not None:
+            raise MisconfiguredError(
+                "producer", producer.__name__, "`new_producer` makes the producers",
+                "Give only one of them.",
+            )  # fmt: skip
         self._new_producer = new_producer
         self._longest_wait_s = check_timeout(longest_wait_s)
         self._timeout_s = check_timeout(timeout_s)
         self._recovery: Recovery | None = None
-        self._tenure: Tenure | None = None
+        self._tenure: Tenure[P] | None = None
         # No Event: a signal's handler that sets one can meet its lock.
         self._is_stopping = False
         self._state: State = "ended"
@@ -227,13 +244,18 @@ class lead:
         """What it is doing."""
         return self._state
 
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it was told to write in transactions (`producer`)."""
+        return issubclass(self._producer, FencedTransactionalProducer)
+
     def stop(self) -> None:
         """Have the tenure end, and none begin. Safe in any thread, and in handlers."""
         self._is_stopping = True
 
     # As a context.
 
-    def __enter__(self) -> Tenure:
+    def __enter__(self) -> Tenure[P]:
         """Wait until this process leads.
 
         Raises:
@@ -267,7 +289,7 @@ class lead:
         self._leave()
 
     def serve(
-        self, work: Callable[[Tenure], object], *, handles_signals: bool = True
+        self, work: Callable[[Tenure[P]], object], *, handles_signals: bool = True
     ) -> None:
         """Lead whenever it can: until `stop`, a signal, or the work is done.
 
@@ -291,7 +313,7 @@ class lead:
             finally:
                 self._leave()
 
-    def _is_done(self, work: Callable[[Tenure], object], tenure: Tenure) -> bool:
+    def _is_done(self, work: Callable[[Tenure[P]], object], tenure: Tenure[P]) -> bool:
         is_deposed = False
         begun = time.monotonic()
         try:
@@ -315,7 +337,7 @@ class lead:
 
     # Becoming the leader.
 
-    def _take(self) -> Tenure | None:
+    def _take(self) -> Tenure[P] | None:
         """Wait until this process leads; None where it was told to stop before."""
         if self._tenure is not None:
             raise RuntimeError("it leads already: one tenure at a time")
@@ -350,7 +372,7 @@ class lead:
         self._seen = None
         self._election.resign()
 
-    def _campaign(self) -> Tenure | None:
+    def _campaign(self) -> Tenure[P] | None:
         """Stand for election for a moment, and take over if that is won."""
         # Before it is won: who sleeps behind this line claims what is taken by then.
         if self._seen is None or self._election.lost.is_set():
@@ -375,7 +397,8 @@ class lead:
             timeout_s=self._timeout_s,
         )
         make = self._new_producer or self._made
-        producer = make(leadership)
+        # Either argument says what P is; without them, it is the default.
+        producer = cast(P, make(leadership))
         try:
             tenure = Tenure(
                 leadership,
@@ -412,7 +435,7 @@ class lead:
         return check_epoch(number)
 
     def _made(self, leadership: Leadership) -> FencedProducer:
-        return FencedProducer(
+        return self._producer(
             self._config,
             self._ledger,
             leadership,
@@ -420,7 +443,7 @@ class lead:
             timeout_s=self._timeout_s,
         )
 
-    def _has_begun(self, tenure: Tenure) -> bool:
+    def _has_begun(self, tenure: Tenure[P]) -> bool:
         """Take over and recover; whether it leads then."""
         wait_s = _FIRST_WAIT_S
         while not tenure.over.is_set():
@@ -528,6 +551,21 @@ def _checked_topics(
                 "Give names, or confluent_kafka.TopicPartition for single ones.",
             )  # fmt: skip
     return found
+
+
+def _checked_kind(
+    kind: type[FencedProducer] | None, config: Config | Producer, ledger: Ledger
+) -> type[FencedProducer]:
+    if kind is None:
+        return FencedProducer
+    if not isinstance(kind, type) or not issubclass(kind, FencedProducer):
+        raise MisconfiguredError(
+            "producer", kind, "it is no kind of FencedProducer",
+            "Give FencedTransactionalProducer, to write in transactions, or nothing.",
+        )  # fmt: skip
+    if issubclass(kind, FencedTransactionalProducer):
+        checked_settings(config, ledger)  # now, and not when a claim was made
+    return kind
 
 
 def _name_of(topic: str | TopicPartition) -> str:
