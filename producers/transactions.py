@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
-from confluent_kafka import KafkaException
-
 from epochfence.epochs.acknowledged import Acknowledged, Asked
 from epochfence.epochs.deadlines import time_left
 from epochfence.epochs.errors import TopicUnavailable
@@ -143,14 +141,7 @@ class Transactions:
         """
         found: list[tuple[End, Failures]] = []
         self._reported.begin()
-        while True:
-            try:
-                self._reported.await_all(deadline)
-                break
-            except KafkaException as error:
-                # A client that has failed for good says so once, whatever is called.
-                if not error.args[0].fatal():
-                    raise
+        self._reported.await_all(deadline)
         uninterrupted(lambda: found.append(self._put_away()), is_awaited=True)
         return found[0]
 
