@@ -362,7 +362,7 @@ class lead:
             self._opened().follow(_FOLLOW_S)
         if not self._election.campaign(0 if self._is_standby else _CAMPAIGN_S):
             # All is well, but for not being the first; unless that one, too, claims in
-            # vain: its election ends before it leads, or its numbers have been led with.
+            # vain: in an election that ends too soon, or with a number led with before.
             if not self._has_claimed and seen != self._behind:
                 self._wait_s = _FIRST_WAIT_S
             return None

@@ -509,7 +509,15 @@ class FencedProducer:
         Raises:
             LedgerUnavailable, TableUnavailable, LedgerRegressed, TopicUnavailable:
                 None of them has.
+            MisconfiguredError: One has a client of its own, which may have to be made
+                ready first: a transactional one takes its id.
         """
+        for one in topics_of:
+            if not one._shares_client:
+                raise MisconfiguredError(
+                    "topics_of", one, "it has a client of its own",
+                    "Call its take_over.",
+                )  # fmt: skip
         failed: dict[FencedProducer, EpochfenceError] = {}
         for client in {one._client for one in topics_of}:
             of_client = {
