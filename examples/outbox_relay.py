@@ -26,7 +26,7 @@ from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 try:
     import psycopg
@@ -175,6 +175,11 @@ class Row(NamedTuple):
     key: str
     value: str
     partition: int
+
+    @property
+    def size(self) -> int:
+        """Its bytes, without what Kafka and the stamp add."""
+        return len(self.key.encode()) + len(self.value.encode())
 
 
 class Relay:
@@ -343,15 +348,23 @@ class Relay:
             Stopped: A row cannot be sent.
         """
         handed: list[Row] = []
+        failed: UnknownOutcomeError | None = None
         for row in rows:
-            if not self._hand_over(tenure, row):
+            try:
+                if not self._hand_over(tenure, row):
+                    break
+            except UnknownOutcomeError as error:
+                failed = error  # by which row, the answer tells
                 break
             handed.append(row)
-        if not handed:
+        if not handed and failed is None:
             return False
         receipts = tenure.producer.confirm(_CONFIRM_S)
         if receipts.undelivered:
+            self._check_sizes(receipts, handed)
             raise UnknownOutcomeError(_failures(receipts))
+        if failed is not None:
+            raise failed
         if not receipts.are_all_admitted:
             say(f"epoch {tenure.leadership.epoch}: {counted(receipts.counts)}")
             if tenure.deposed is None:
@@ -372,17 +385,51 @@ class Relay:
             )
         while not tenure.over.is_set():
             try:
-                tenure.producer.produce(
-                    self._topic, row.value, row.key, row.partition, cursor=row.cursor
-                )
-                return True
-            except BufferError:
-                tenure.producer.poll(0.1)
+                try:
+                    tenure.producer.produce(
+                        self._topic,
+                        row.value,
+                        row.key,
+                        row.partition,
+                        cursor=row.cursor,
+                    )
+                    return True
+                except BufferError:
+                    tenure.producer.poll(0.1)
             except KafkaException as error:
-                if error.args[0].fatal():  # an earlier delivery has failed
-                    raise UnknownOutcomeError(str(error.args[0].str())) from error
-                raise Stopped(f"row {row.id} cannot be sent: {error}") from error
+                raise self._refused(row, error.args[0]) from error
         return False
+
+    def _refused(self, row: Row, cause: KafkaError) -> Exception:
+        """What to raise where the client does not take a row."""
+        if cause.fatal() or cause.code() == KafkaError._FATAL:
+            return UnknownOutcomeError(cause.str())  # an earlier delivery has failed
+        if cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return Stopped(
+                f"row {row.id} cannot be sent: its {row.size:,} bytes are more than "
+                f"the client takes. Have it take more (-X message.max.bytes=N), and "
+                f"the topic (max.message.bytes of {self._topic}); or make it smaller."
+            )
+        return Stopped(f"row {row.id} cannot be sent: {cause.str()}")
+
+    def _check_sizes(self, receipts: Receipts, handed: Sequence[Row]) -> None:
+        """See that nothing was too large for the topic.
+
+        Raises:
+            Stopped: Something was. It would be, whoever sends it.
+        """
+        for failed in receipts.undelivered:
+            rows = [row for row in handed if row.partition == failed.partition]
+            if failed.error != "MSG_SIZE_TOO_LARGE" or not rows:
+                continue
+            largest = max(rows, key=lambda row: row.size)
+            raise Stopped(
+                f"row {largest.id} cannot be sent: {self._topic}, partition "
+                f"{failed.partition}, has refused {failed.messages} messages as too "
+                f"large, and this row is the largest of them, with {largest.size:,} "
+                f"bytes. Raise max.message.bytes of the topic, or make the row "
+                f"smaller; where the row is small, send less at once (-X batch.size=N)."
+            )
 
 
 def _failures(receipts: Receipts) -> str:

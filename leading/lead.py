@@ -238,6 +238,9 @@ class lead(Generic[P]):
         self._wait_s = _FIRST_WAIT_S
         # The latest epoch when the number to claim was not above it.
         self._behind: int | None = None
+        # Whether it has claimed, and no tenure has settled since.
+        self._has_claimed = False
+        self._led_since: float | None = None
 
     @property
     def state(self) -> State:
@@ -315,7 +318,6 @@ class lead(Generic[P]):
 
     def _is_done(self, work: Callable[[Tenure[P]], object], tenure: Tenure[P]) -> bool:
         is_deposed = False
-        begun = time.monotonic()
         try:
             work(tenure)
         except Deposed as deposed:
@@ -329,9 +331,7 @@ class lead(Generic[P]):
         self._tell("over", tenure.reason)
         _log.warning("%s: no longer the leader: %s", self._scope, tenure.reason)
         self._give_up()
-        if time.monotonic() > begun + _SETTLED_S:
-            self._wait_s = _FIRST_WAIT_S
-        else:
+        if self._has_claimed:
             self._wait()  # an election that is won and lost must not fill the ledger
         return False
 
@@ -354,6 +354,8 @@ class lead(Generic[P]):
                 # Whoever slept, or cannot lead, must not keep others from it.
                 if isinstance(error, ClaimLost) and error.is_exact:
                     self._behind = error.latest_epoch
+                elif isinstance(error, ClaimLost | ClaimUnknown):
+                    self._has_claimed = True
                 self._give_up()
                 self._tell("waiting", str(error))
                 _log.warning(
@@ -381,9 +383,9 @@ class lead(Generic[P]):
         if self._is_standby:
             self._opened().follow(_FOLLOW_S)
         if not self._election.campaign(0 if self._is_standby else _CAMPAIGN_S):
-            # All is well, but for not being the first; unless that one, too, has only
-            # numbers that somebody has led with.
-            if seen != self._behind:
+            # All is well, but for not being the first; unless that one, too, claims in
+            # vain: in an election that ends too soon, or with a number led with before.
+            if not self._has_claimed and seen != self._behind:
                 self._wait_s = _FIRST_WAIT_S
             return None
         self._tell("taking-over", f"elected, epoch {seen} is the latest")
@@ -396,6 +398,7 @@ class lead(Generic[P]):
             attributes=self._attributes,
             timeout_s=self._timeout_s,
         )
+        self._has_claimed = True
         make = self._new_producer or self._made
         # Either argument says what P is; without them, it is the default.
         producer = cast(P, make(leadership))
@@ -455,6 +458,7 @@ class lead(Generic[P]):
                         tenure.barriers, tenure.over.is_set
                     )
                 if not tenure.over.is_set():
+                    self._led_since = time.monotonic()
                     self._tell("leading", f"epoch {tenure.leadership.epoch}")
                     return True
             except LedgerClosed:
@@ -497,8 +501,12 @@ class lead(Generic[P]):
 
     def _end_tenure(self) -> None:
         tenure, self._tenure = self._tenure, None
+        led_since, self._led_since = self._led_since, None
         if tenure is None:
             return
+        if led_since is not None and time.monotonic() > led_since + _SETTLED_S:
+            self._has_claimed = False
+            self._wait_s = _FIRST_WAIT_S
         try:
             tenure.end()
         finally:

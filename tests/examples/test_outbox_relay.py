@@ -203,6 +203,30 @@ def test_each_row_is_sent_once(
     assert found.counts["stale-epoch"] >= ways.count("stop")
 
 
+def test_a_row_that_is_too_large(
+    kafka: KafkaBroker, topics: LedgerTopics, outbox: str
+) -> None:
+    """It ends the relay, which names the row and the setting; the next one, too."""
+    config = {"max.message.bytes": "3000"}
+    topic = kafka.create_topic("outbox", partitions=_PARTITIONS, config=config)
+    with closing(psycopg.connect(outbox, autocommit=True)) as connection:
+        for size in (10, 20, 9000, 30):
+            connection.execute(
+                "INSERT INTO outbox (key, value) VALUES ('k', repeat('v', %s))", [size]
+            )
+        query = "SELECT id FROM outbox WHERE length(value) = 9000"
+        ((row,),) = connection.execute(query).fetchall()
+    for holder in ("a", "b"):
+        relay = Program(
+            "outbox_relay.py", "run", *kafka_options(topics),
+            *("--postgres", outbox, "--topic", topic, "--holder", holder),
+            *("--silence", _SILENCE_S["postgres"]),
+        )  # fmt: skip
+        assert relay.wait() == 1, relay.said
+        assert f"error: row {row} cannot be sent" in relay.said[-1]
+        assert "max.message.bytes" in relay.said[-1]
+
+
 def _row_of(headers: object) -> int:
     assert isinstance(headers, list)
     (cursor,) = [value for name, value in headers if name == "epochfence-cursor"]

@@ -261,8 +261,61 @@ def test_a_row_that_cannot_be_sent(
     service.start(new_relay().work)
     service.wait()
     assert isinstance(service.error, Stopped)
-    assert "row 1 cannot be sent" in str(service.error)
+    assert "row 1 cannot be sent: its 2 bytes" in str(service.error)
+    assert "max.message.bytes of orders" in str(service.error)
     assert unsent(outbox) == ["a"]
+
+
+@pytest.mark.parametrize("is_noticed_before", [False, True])
+def test_a_row_that_is_too_large_for_the_topic(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+    is_noticed_before: bool,
+) -> None:
+    """The client may have failed by it while rows behind it are handed over."""
+
+    def prepare(producer: Paused) -> None:
+        producer.fail_deliveries(2, code=KafkaError.MSG_SIZE_TOO_LARGE)
+        produce, handed = producer.produce, []
+
+        def fail_at_the_third(*arguments: Any, **options: Any) -> None:
+            handed.append(arguments)
+            if is_noticed_before and len(handed) == 3:
+                raise KafkaException(KafkaError(KafkaError._FATAL))
+            produce(*arguments, **options)
+
+        vars(producer)["produce"] = fail_at_the_third
+
+    service.prepare = prepare
+    insert(outbox, "a", "large", "c")
+    service.start(new_relay(batch=3).work)
+    service.wait()
+    assert isinstance(service.error, Stopped)
+    assert "row 2 cannot be sent" in str(service.error)
+    assert "max.message.bytes" in str(service.error)
+    assert unsent(outbox) == ["a", "large", "c"]
+
+
+def test_a_client_that_had_failed_before(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def prepare(producer: Paused) -> None:
+        if len(service.producers) == 1:
+            failed = KafkaException(KafkaError(KafkaError._FATAL))
+            vars(producer)["produce"] = doing(failed)
+
+    service.prepare = prepare
+    insert(outbox, "a")
+    service.start(new_relay().work)
+    wait_until_sent(outbox)
+    assert admitted(memory_ledger) == ["a"]
+    assert "gives epoch 1 up" in capsys.readouterr().out
 
 
 def test_a_topic_with_fewer_partitions_than_the_table(
