@@ -209,7 +209,7 @@ class lead:
         self._on_progress = _told(on_progress)
         self._on_state = _told(on_state)
         self._new_producer = new_producer
-        self._longest_wait_s = check_timeout(longest_wait_s)
+        self._longest_wait_s = check_timeout(longest_wait_s, "longest_wait_s")
         self._timeout_s = check_timeout(timeout_s)
         self._recovery: Recovery | None = None
         self._tenure: Tenure | None = None
