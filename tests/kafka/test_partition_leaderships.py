@@ -338,8 +338,12 @@ def test_who_is_expelled_while_it_leads(
         poll_until([awake], lambda: awake.led.led == [0, 1], "the other has both")
         for number, leadership in enumerate(held):
             # As if it had handed them over before, and gone on without polling.
-            stamp = [("epochfence", leadership.stamp_value)]
-            late.produce(output, b"too late", partition=number, headers=stamp)
+            late.produce(
+                output,
+                b"too late",
+                partition=number,
+                headers=[("epochfence", leadership.stamp_value)],
+            )
             awake.led.of(number).produce(output, b"in order", partition=number)
             # It asks the group before it would claim again.
             with pytest.raises((Deposed, NotAssigned)):
