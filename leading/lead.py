@@ -226,7 +226,7 @@ class lead(Generic[P]):
                 "Give only one of them.",
             )  # fmt: skip
         self._new_producer = new_producer
-        self._longest_wait_s = check_timeout(longest_wait_s)
+        self._longest_wait_s = check_timeout(longest_wait_s, "longest_wait_s")
         self._timeout_s = check_timeout(timeout_s)
         self._recovery: Recovery | None = None
         self._tenure: Tenure[P] | None = None

@@ -657,6 +657,7 @@ def test_one_tenure_at_a_time(new_lead: NewLead) -> None:
         ({"on_state": 1}, "on_state"),
         ({"standby": True}, "nothing to read for"),
         ({"timeout_s": -1}, "timeout_s"),
+        ({"longest_wait_s": 0}, "longest_wait_s = 0"),
         ({"ledger": None}, "ledger"),
     ],
 )
