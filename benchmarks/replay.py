@@ -24,6 +24,7 @@ from benchmarks.measuring import SCOPE, VALUE, Bench, Figure, broker, compare, f
 from epochfence.epochs.leadership import Leadership
 from epochfence.epochs.settings import FenceSettings
 from epochfence.replay.audit import Audit
+from epochfence.replay.collecting import rarely_collected
 from epochfence.replay.engine import TopicAudit
 from epochfence.replay.told_topics import read_told_ledger
 from epochfence.replay.topic_source import TopicSource
@@ -103,7 +104,8 @@ def _replay(bench: Bench, settings: FenceSettings, messages: int) -> Times:
     ledger = read_told_ledger(bench.config, bench.coordination_topic, TIMEOUT_S)
     source = TopicSource(bench.config, bench.topic, TIMEOUT_S)
     begun, begun_on_processor = time.perf_counter(), time.thread_time()
-    outcome = TopicAudit(Audit(settings, ledger), source).run()
+    with rarely_collected():  # as the command does
+        outcome = TopicAudit(Audit(settings, ledger), source).run()
     times = _times(begun, begun_on_processor, messages)
     assert outcome.report.records == messages
     assert outcome.report.count("stale") == (EPOCHS - 1) * ZOMBIE_RECORDS

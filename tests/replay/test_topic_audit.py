@@ -318,7 +318,9 @@ def test_no_group_is_left_behind(kafka: KafkaBroker, scene: Scene) -> None:
     scene.audit(workers=2)
     groups = kafka.admin.list_consumer_groups().result(TIMEOUT_S).valid
     # What our own readers are called, though they never join.
-    assert [one for one in groups if one.group_id.startswith("epochfence-reader-")] == []
+    assert [
+        one for one in groups if one.group_id.startswith("epochfence-reader-")
+    ] == []
 
 
 def test_a_report_is_json_of_its_schema(whole: Report) -> None:
