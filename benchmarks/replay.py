@@ -1,10 +1,10 @@
 """How fast the engine of `epochfence audit` replays a topic, beside plain reading.
 
-A topic of stamped messages of 100 bytes with a takeover now and then and a zombie in the
-middle of each leadership. `raw` is confluent's consumer with `fetch.queue.backoff.ms=10`,
-1,000 messages at a time, nothing looked at; the engine judges every record, by one
-worker. Both from the first call to the last message, by the clock and by the processor
-time of the reading thread.
+A topic of stamped messages of 100 bytes, with a takeover now and then and a zombie in
+the middle of each leadership. `raw` is confluent's consumer with
+`fetch.queue.backoff.ms=10`, 1,000 messages at a time, nothing looked at; the engine
+judges every record, by one worker. Both from the first call to the last message, by the
+clock and by the processor time of the reading thread.
 
 `python -m benchmarks.replay` measures what memory the command takes for 1 and for 10
 million records, each in a process of its own.
