@@ -1,4 +1,4 @@
-"""How often Python looks for cycles among objects, while millions of them come and go."""
+"""How often Python looks for cycles, while millions of objects come and go."""
 
 from __future__ import annotations
 
