@@ -261,6 +261,11 @@ class VerdictFile:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._encode = msgspec.json.Encoder().encode
+        self.is_abandoned = False
+
+    def abandon(self) -> None:
+        """Say that not all was judged: the file is not to be taken for a whole one."""
+        self.is_abandoned = True
 
     def write(
         self, topic: str, partition: int, offsets: Sequence[int], verdict: Verdict
