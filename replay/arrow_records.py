@@ -24,8 +24,6 @@ import pyarrow as pa
 
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.stamps import ForeignHeader, OwnStamps
-from epochfence.epochs.verdicts import Verdict
-from epochfence.replay.audit import Audit
 from epochfence.replay.log_order import OutOfOrderError
 
 Batch = Any
@@ -52,11 +50,6 @@ class Row(NamedTuple):
     timestamp: int | None
     headers: Sequence[tuple[str, bytes | None]]
     value: bytes | None
-
-    @property
-    def where(self) -> str:
-        """Where it stands, for people."""
-        return f"{self.topic}[{self.partition}] offset {self.offset}"
 
 
 def needs_value(settings: FenceSettings) -> bool:
@@ -180,62 +173,48 @@ def _headers(column: Any) -> Iterator[Sequence[tuple[str, bytes | None]]]:
             yield pairs[offsets[number] : offsets[number + 1]]
 
 
-class RowJudge:
-    """Gives records that come in order of position their verdicts.
+class LifeCheck:
+    """Sees that the lives of topics can be told apart, and come in order."""
 
-    Args:
-        audit: What to judge by.
-    """
-
-    def __init__(self, audit: Audit) -> None:
-        self._audit = audit
+    def __init__(self) -> None:
         self._lives: dict[tuple[str, int], int | None] = {}
+        self._ids: dict[tuple[str, int], str | None] = {}
 
-    def judge(self, row: Row) -> Verdict:
-        """Give the next record its verdict.
+    def check(self, row: Row) -> None:
+        """See that the next record is of the same life as those before, or begins one.
 
         Raises:
-            OutOfOrderError: It does not stand behind the ones before it, or it cannot
-                be told whether it does.
+            OutOfOrderError: It is not, or that cannot be told.
         """
         place = (row.topic, row.partition)
-        partition = self._audit.partitions.get(place)
-        if partition is None:
-            partition = self._audit.partition(*place)
-            self._lives[place] = row.life
-        if row.life != self._lives[place] or (
+        life = self._lives.setdefault(place, row.life)
+        topic_id = self._ids.get(place)
+        if row.life != life or (
             row.topic_id is not None
-            and partition.topic_id is not None
-            and row.topic_id != partition.topic_id
+            and topic_id is not None
+            and row.topic_id != topic_id
         ):
-            self._enter_life(row, place, partition.topic_id)
-        return partition.judge(
-            row.topic_id,
-            row.leader_epoch,
-            row.offset,
-            row.timestamp,
-            row.headers,
-            row.value,
-        )
+            _check_enters(row, life, topic_id)
+            self._lives[place] = row.life
+        if row.topic_id is not None:
+            self._ids[place] = row.topic_id
 
-    def _enter_life(
-        self, row: Row, place: tuple[str, int], topic_id: str | None
-    ) -> None:
-        before = self._lives[place]
-        if row.life is None or before is None:
-            raise OutOfOrderError(
-                f"{row.where} is of topic id {row.topic_id}, others are of {topic_id}, "
-                f"and which came first cannot be told: give each life of the topic a "
-                f"number of its own in the column 'life', rising"
-            )
-        if row.life <= before:
-            raise OutOfOrderError(
-                f"{row.where} (topic id {row.topic_id}) is of life {row.life}, and "
-                f"comes after records of life {before} (topic id {topic_id})"
-            )
-        if row.topic_id is None or row.topic_id == topic_id:
-            raise OutOfOrderError(
-                f"{row.where} begins life {row.life} without a topic id of its own: a "
-                f"later life is known by that"
-            )
-        self._lives[place] = row.life
+
+def _check_enters(row: Row, life: int | None, topic_id: str | None) -> None:
+    where = f"{row.topic}[{row.partition}] offset {row.offset}"
+    if row.life is None or life is None:
+        raise OutOfOrderError(
+            f"{where} is of topic id {row.topic_id}, others are of {topic_id}, and "
+            f"which came first cannot be told: give each life of the topic a number of "
+            f"its own in the column 'life', rising"
+        )
+    if row.life <= life:
+        raise OutOfOrderError(
+            f"{where} (topic id {row.topic_id}) is of life {row.life}, and comes after "
+            f"records of life {life} (topic id {topic_id})"
+        )
+    if row.topic_id is None or row.topic_id == topic_id:
+        raise OutOfOrderError(
+            f"{where} begins life {row.life} without a topic id of its own: a later "
+            f"life is known by that"
+        )

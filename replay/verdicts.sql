@@ -60,6 +60,12 @@ WINDOW in_order AS (
     ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
 );
 
+SELECT error('epochfence: a record lacks its topic, its partition or its offset, or one '
+    'of them is negative')
+FROM epochfence_ordered
+WHERE topic IS NULL OR "partition" IS NULL OR "offset" IS NULL
+    OR "partition" < 0 OR "offset" < 0 OR leader_epoch < 0;
+
 SELECT error(format(
     'epochfence: {}[{}] has two records at offset {}, or their positions contradict '
     'each other: each record may be there once', topic, "partition", "offset"))
@@ -201,12 +207,12 @@ GROUP BY cut_id, scope;
 
 CREATE OR REPLACE TEMP TABLE epochfence_judged AS
 SELECT topic, "partition", life, leader_epoch, "offset", cut_id, stamps_id,
-    count(*) FILTER (WHERE is_new) OVER (
+    CAST(sum(is_new) OVER (
         PARTITION BY topic, "partition" ORDER BY number
-        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS run
+        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS BIGINT) AS run
 FROM (
-    SELECT *, (cut_id, stamps_id) IS DISTINCT FROM lag((cut_id, stamps_id)) OVER (
-        PARTITION BY topic, "partition" ORDER BY number) AS is_new
+    SELECT *, CASE WHEN cut_id = lag(cut_id) OVER in_order
+        AND stamps_id = lag(stamps_id) OVER in_order THEN 0 ELSE 1 END AS is_new
     FROM (
         SELECT o.*, coalesce(c.cut_id, 0) AS cut_id
         FROM epochfence_ordered o
@@ -216,6 +222,7 @@ FROM (
             AND coalesce(o.leader_epoch, -1) = c.leader_key
             AND o."offset" >= c.threshold
     )
+    WINDOW in_order AS (PARTITION BY topic, "partition" ORDER BY number)
 );
 
 CREATE OR REPLACE TEMP TABLE epochfence_cases AS
