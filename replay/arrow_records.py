@@ -93,7 +93,9 @@ def _expected(name: str, found: Any) -> str | None:
     if name == "value":
         return None if _is_binary(found) else "binary"
     if name == "headers":
-        return None if _is_headers(found) else "list<struct<key: string, value: binary>>"
+        return (
+            None if _is_headers(found) else "list<struct<key: string, value: binary>>"
+        )
     return None if _is_string(found) else "a string"
 
 
@@ -136,7 +138,8 @@ def rows_of(batch: Batch) -> Iterator[Row]:
         found = batch.column(name)
         if pa.types.is_timestamp(found.type):
             found = found.cast(_MILLISECONDS, safe=False).cast(pa.int64())
-        return found.to_pylist()
+        cells: list[Any] = found.to_pylist()
+        return cells
 
     headers = _headers(batch.column("headers"))
     columns = [column(name) for name in Row._fields if name != "headers"]
@@ -145,7 +148,11 @@ def rows_of(batch: Batch) -> Iterator[Row]:
     ):
         if not topic or partition is None or offset is None:
             raise ColumnError("a record lacks its topic, its partition or its offset")
-        if partition < 0 or offset < 0 or (leader_epoch is not None and leader_epoch < 0):
+        if (
+            partition < 0
+            or offset < 0
+            or (leader_epoch is not None and leader_epoch < 0)
+        ):
             raise ColumnError(
                 f"{topic}[{partition}] offset {offset} (leader epoch {leader_epoch}): "
                 f"none of these is ever negative"
@@ -162,9 +169,7 @@ def _headers(column: Any) -> Iterator[Sequence[tuple[str, bytes | None]]]:
     is_null = column.is_null().to_pylist() if column.null_count else None
     flat = column.values
     pairs = list(
-        zip(
-            flat.field("key").to_pylist(), flat.field("value").to_pylist(), strict=True
-        )
+        zip(flat.field("key").to_pylist(), flat.field("value").to_pylist(), strict=True)
     )
     for number in range(len(column)):
         if is_null is not None and is_null[number]:

@@ -111,8 +111,8 @@ def _set_up_settings(
         header, barrier, encoding = STAMP_HEADER, BARRIER_HEADER, "epochfence"
     else:
         raise MisconfiguredError(
-            "stamps", stamps, "SQL reads stamps in headers, not in a field of the value",
-            "Judge such records with the engine: epochfence.replay.parquet_source.",
+            "stamps", stamps, "SQL reads stamps in headers, not in a payload",
+            "Use audit_parquet of epochfence.replay.parquet_source.",
         )  # fmt: skip
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE epochfence_settings AS SELECT "

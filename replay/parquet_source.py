@@ -1,9 +1,9 @@
 """The records of Parquet files, judged.
 
-The columns are told in `epochfence.replay.arrow_records`. Files are read in the order of
-their lowest positions, row group by row group. A first look at the places alone sees
+The columns are told in `epochfence.replay.arrow_records`. Files are read in the order
+of their lowest positions, row group by row group. A first look at the places alone sees
 whether that gives every partition's records in order; where it does not, DuckDB sorts
-them, with its own limits of memory and on disk beyond them.
+them, on disk where they do not fit into its memory.
 """
 
 from __future__ import annotations
@@ -89,10 +89,11 @@ def audit_parquet(
     )
     total = sum(one.rows for one in files)
     disorder = _disorder(files)
-    if disorder is None:
-        batches = chain.from_iterable(map(_batches, files))
-    else:
-        batches = _sorted(path, files, disorder)
+    batches: Iterator[tuple[_Place, Any]] = (
+        chain.from_iterable(map(_batches, files))
+        if disorder is None
+        else _sorted(path, files, disorder)
+    )
     records = StoredRecords(audit, what_if, verdicts)
     lives = LifeCheck()
     error: InvalidFileError | None = None
@@ -109,7 +110,9 @@ def audit_parquet(
     except InvalidFileError as problem:
         error = problem
     partial = INTERRUPTED if is_stopped else None if error is None else str(error)
-    report = sum_up(audit, f"Parquet {path}", what_if=records.what_if(), partial=partial)
+    report = sum_up(
+        audit, f"Parquet {path}", what_if=records.what_if(), partial=partial
+    )
     return Outcome(report, error, is_stopped)
 
 
@@ -184,9 +187,7 @@ def _batches(file: _File, places_only: bool = False) -> Iterator[tuple[_Place, A
         ) from error
 
 
-def _judge(
-    place: _Place, batch: Any, records: StoredRecords, lives: LifeCheck
-) -> int:
+def _judge(place: _Place, batch: Any, records: StoredRecords, lives: LifeCheck) -> int:
     try:
         for row in rows_of(batch):
             lives.check(row)
@@ -257,7 +258,7 @@ def _sorted(
             f"there. Install it: pip install 'epochfence[duckdb]'",
         ) from error  # fmt: skip
     places = [str(one.path) for one in files]
-    columns = [one for one in (*Row._fields,) if any(one in f.columns for f in files)]
+    columns = [one for one in Row._fields if any(one in f.columns for f in files)]
     for batch in sorted_batches(path, places, columns, _ROWS_PER_BATCH):
         yield _Place(None, None), batch
 

@@ -54,7 +54,8 @@ class ParquetVerdicts:
     """
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._writer: Any = pq.ParquetWriter(
+        writer: Any = pq.ParquetWriter  # its annotations know less than it does
+        self._writer = writer(
             file, _SCHEMA, use_dictionary=_TEXTS, write_page_checksum=True
         )
         self._columns: list[list[Any]] = [[] for _ in _SCHEMA.names]

@@ -4,13 +4,13 @@
     spark-submit .../replay/spark_job.py --topic orders -b HOST:PORT --out FOLDER
 
 `verdicts` is the same over DataFrames. Records are shuffled by topic and partition, put
-in order of position, and judged by `PartitionAudit`, as `epochfence audit` does; ledger and known
-epoch starts go along to every task. What comes out is a row for each record.
+in order of position, and judged by `PartitionAudit`, as `epochfence audit` does; ledger
+and known epoch starts go along to every task. What comes out is a row for each record.
 
 Spark's Kafka source tells no leader epochs and no topic ids. The topic id is asked for
-before the reading and after it. Without leader epochs, starts of a table (`--table`) are
-compared by their offsets alone: one that an unclean election took back may then count
-for records that it does not count for (which makes the fence stricter, never laxer).
+before the reading and after it. Without leader epochs, starts of a table (`--table`)
+are compared by their offsets alone: one that an unclean election took back counts for
+whatever lies behind its offset, also where its leader epoch would say otherwise.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from epochfence.epochs.topics import COORDINATION_TOPIC
 from epochfence.replay.arrow_records import LifeCheck, Row, needs_value, rows_of
 from epochfence.replay.audit import Audit, LedgerSource
 from epochfence.replay.files import read_ledger, read_table
-from epochfence.replay.partition_audit import PartitionAudit
 from epochfence.replay.parquet_verdicts import VERDICT_FIELDS, cells
+from epochfence.replay.partition_audit import PartitionAudit
 from epochfence.replay.told_topics import read_told_ledger
 from epochfence.replay.topic_source import TopicSource
 
@@ -112,23 +112,17 @@ def kafka_records(spark: SparkSession, source: TopicSource) -> DataFrame:
         source: The topic. Its connection settings are given to Spark's client, which
             is Java's: what only librdkafka knows has no place there.
     """
-    bounds = {
-        name: json.dumps(
-            {source.topic: {str(one.partition): at(one) for one in source.slices}}
-        )
-        for name, at in (
-            ("startingOffsets", lambda one: one.start),
-            ("endingOffsets", lambda one: one.end),
-        )
-    }
+    starts = {str(one.partition): one.start for one in source.slices}
+    ends = {str(one.partition): one.end for one in source.slices}
     options = {f"kafka.{name}": str(value) for name, value in source.config.items()}
-    reader = spark.read.format("kafka").options(
-        **options,
-        **bounds,
-        assign=json.dumps({source.topic: [one.partition for one in source.slices]}),
-        includeHeaders="true",
-        **{"kafka.isolation.level": "read_committed"},
-    )
+    options |= {
+        "assign": json.dumps({source.topic: [one.partition for one in source.slices]}),
+        "startingOffsets": json.dumps({source.topic: starts}),
+        "endingOffsets": json.dumps({source.topic: ends}),
+        "includeHeaders": "true",
+        "kafka.isolation.level": "read_committed",
+    }
+    reader = spark.read.format("kafka").options(**options)
     return reader.load().withColumn("topic_id", f.lit(source.topic_id).cast("string"))
 
 
@@ -142,7 +136,9 @@ def _columns(records: DataFrame, with_value: bool) -> DataFrame:
                 "records", records.columns, f"column {name!r} is missing",
                 "Columns are those of Spark's Kafka source with includeHeaders.",
             )  # fmt: skip
-    wanted |= {name: kind for name, kind in _OPTIONAL.items() if name in records.columns}
+    wanted |= {
+        name: kind for name, kind in _OPTIONAL.items() if name in records.columns
+    }
     return records.select(
         *(
             records[name] if kind is None else records[name].cast(kind).alias(name)
@@ -168,9 +164,7 @@ def _in_order(records: DataFrame) -> DataFrame:
     return together.sortWithinPartitions(*place, *order, "offset").drop("behind")
 
 
-def _judge(
-    batches: Iterator[Any], audit: Audit | Mapping[str, Audit]
-) -> Iterator[Any]:
+def _judge(batches: Iterator[Any], audit: Audit | Mapping[str, Audit]) -> Iterator[Any]:
     """Judge the records of a task: partition by partition, each in order."""
     lives = LifeCheck()
     partition: PartitionAudit | None = None
@@ -206,9 +200,7 @@ def _open(row: Row, audit: Audit | Mapping[str, Audit]) -> PartitionAudit:
             "audit", row.topic, "it is not said what this topic is judged by",
             "Give each topic its own, or one for all.",
         )  # fmt: skip
-    return PartitionAudit(
-        row.topic, row.partition, by.settings, by.ledger, by.table
-    )
+    return PartitionAudit(row.topic, row.partition, by.settings, by.ledger, by.table)
 
 
 def _place(row: Row) -> tuple[object, ...]:
@@ -309,10 +301,14 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     records = parser.add_mutually_exclusive_group(required=True)
-    records.add_argument("--parquet", metavar="PATH", help="records: a file or a folder")
+    records.add_argument(
+        "--parquet", metavar="PATH", help="records: a file or a folder"
+    )
     records.add_argument("-t", "--topic", help="records: a topic")
     add = parser.add_argument
-    add("--out", metavar="FOLDER", required=True, help="where the verdicts go (Parquet)")
+    add(
+        "--out", metavar="FOLDER", required=True, help="where the verdicts go (Parquet)"
+    )
     add("-b", "--bootstrap-server", metavar="HOST:PORT")
     add(
         "-X", "--property", metavar="NAME=VALUE", action="append", type=_pair,

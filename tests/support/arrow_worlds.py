@@ -26,7 +26,10 @@ SCHEMA = pa.schema(
         ("timestamp", pa.timestamp("ms", "UTC")),
         ("key", pa.binary()),
         ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        (
+            "headers",
+            pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+        ),
         ("topic_id", pa.string()),
         ("leader_epoch", pa.int32()),
         ("life", pa.int32()),
@@ -56,9 +59,7 @@ def lives_of(records: Sequence[Json]) -> list[int]:
     return found
 
 
-def table_of(
-    records: Sequence[Json], seed: int | None = None, prefix: str = ""
-) -> pa.Table:
+def table_of(records: Sequence[Json], seed: int | None = None, prefix: str = "") -> Any:
     """Records as a table; shuffled where a seed is given."""
     rows = [
         {
@@ -84,20 +85,37 @@ def table_of(
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-def expected_of(records: Sequence[Json], verdicts: Sequence[Json]) -> dict[Place, Any]:
-    """Verdict and reason of each record, by its place."""
-    return {
-        (
-            record["topic"],
+def engine_says(made: Json, audit: Audit, prefix: str = "") -> dict[Place, Any]:
+    """What the engine says of a world's records, each by its place."""
+    records: list[Json] = made["records"]
+    found: dict[Place, Any] = {}
+    for record, life in zip(records, lives_of(records), strict=True):
+        topic = prefix + record["topic"]
+        verdict = audit.partition(topic, record["partition"]).judge(
+            record.get("topic_id"),
+            record.get("leader_epoch"),
+            record["offset"],
+            record.get("timestamp"),
+            [(name, _bytes(value)) for name, value in record["headers"]],
+            _bytes(record["value"]),
+        )
+        place = (
+            topic,
             record["partition"],
             life,
             record.get("leader_epoch"),
             record["offset"],
-        ): (verdict["verdict"], verdict["reason"])
-        for record, life, verdict in zip(
-            records, lives_of(records), verdicts, strict=True
         )
-    }
+        cause = verdict.cause
+        found[place] = (
+            verdict.kind,
+            verdict.reason,
+            None if cause is None else cause.scope,
+            None if cause is None else cause.epoch,
+            verdict.current_epoch,
+        )
+    audit.partitions.clear()
+    return found
 
 
 def audit_of(made: Json, prefix: str = "") -> Audit:
@@ -128,7 +146,7 @@ def audit_of(made: Json, prefix: str = "") -> Audit:
             one.get("grant_id"),
             Position(one.get("leader_epoch"), one["start_offset"]),
         )
-        for one in made["table"] or ()
+        for one in made.get("table") or ()
     ]
     return Audit(
         FenceSettings(
