@@ -43,7 +43,8 @@ def sorted_batches(
     query = _SORTED if "leader_epoch" in columns else _BY_OFFSET
     text = query.format(
         columns=", ".join(f'"{one}"' for one in columns),
-        life="coalesce(life, 0)" if "life" in columns else "0",
+        # A number alone would be a column's place to ORDER BY.
+        life="coalesce(life, 0)" if "life" in columns else "CAST(0 AS BIGINT)",
         leader_epoch="leader_epoch",
         records="read_parquet($1, union_by_name = true)",
     )

@@ -8,7 +8,7 @@ compare them); it makes no report.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
 import duckdb
@@ -45,7 +45,7 @@ def sql() -> str:
 def verdicts(
     connection: duckdb.DuckDBPyConnection,
     records: duckdb.DuckDBPyRelation,
-    audit: Audit,
+    audit: Audit | Mapping[str, Audit],
 ) -> duckdb.DuckDBPyRelation:
     """Judge records.
 
@@ -55,7 +55,8 @@ def verdicts(
             with the columns `topic`, `partition`, `offset` and `headers` (a list of
             structs `key`, `value`), and perhaps `topic_id`, `leader_epoch` and `life`,
             which has to tell a topic's lives apart where it has several. In any order.
-        audit: What to judge by.
+        audit: What to judge by; a mapping: what each topic is judged by. Their ledgers
+            are taken together.
 
     Returns:
         A row for each record: `topic`, `partition`, `life` (0 where it was not told),
@@ -67,10 +68,14 @@ def verdicts(
         InvalidFileError: Records contradict each other: one is there twice, or it
             cannot be told in which order they stood.
     """
-    _set_up_settings(connection, audit.settings)
-    _set_up_grants(connection, audit)
-    _set_up_starts(connection, audit)
     _set_up_records(connection, records)
+    by_topic = audit
+    if isinstance(by_topic, Audit):
+        topics = connection.sql("SELECT DISTINCT topic FROM epochfence_records")
+        by_topic = {topic: by_topic for (topic,) in topics.fetchall()}
+    _set_up_settings(connection, by_topic)
+    _set_up_grants(connection, by_topic.values())
+    _set_up_starts(connection, by_topic.values())
     try:
         connection.execute(sql())
     except duckdb.InvalidInputException as error:
@@ -101,49 +106,68 @@ def _set_up_records(
 
 
 def _set_up_settings(
-    connection: duckdb.DuckDBPyConnection, settings: FenceSettings
+    connection: duckdb.DuckDBPyConnection, audits: Mapping[str, Audit]
 ) -> None:
+    _fill(
+        connection,
+        "epochfence_settings",
+        {
+            "topic": "VARCHAR",
+            "header": "VARCHAR",
+            "barrier": "VARCHAR",
+            "encoding": "VARCHAR",
+            "required": "VARCHAR[]",
+            "unstamped": "VARCHAR",
+            "authority": "VARCHAR",
+            "max_jump": "BIGINT",
+        },
+        ((topic, *_cells(audit.settings)) for topic, audit in audits.items()),
+    )
+
+
+def _cells(settings: FenceSettings) -> tuple[object, ...]:
     stamps = settings.stamps
     if isinstance(stamps, ForeignHeader):
         header, barrier = stamps.header, None
         encoding = stamps.name.rpartition(":")[2]
     elif isinstance(stamps, OwnStamps):
-        header, barrier, encoding = STAMP_HEADER, BARRIER_HEADER, "epochfence"
+        header, barrier, encoding = STAMP_HEADER, BARRIER_HEADER, OwnStamps.name
     else:
         raise MisconfiguredError(
             "stamps", stamps, "SQL reads stamps in headers, not in a payload",
             "Use audit_parquet of epochfence.replay.parquet_source.",
         )  # fmt: skip
-    connection.execute(
-        "CREATE OR REPLACE TEMP TABLE epochfence_settings AS SELECT "
-        "CAST($1 AS VARCHAR) AS header, CAST($2 AS VARCHAR) AS barrier, "
-        "CAST($3 AS VARCHAR) AS encoding, CAST($4 AS VARCHAR[]) AS required, "
-        "CAST($5 AS VARCHAR) AS unstamped, CAST($6 AS VARCHAR) AS authority, "
-        "CAST($7 AS BIGINT) AS max_jump",
-        [
-            header,
-            barrier,
-            encoding,
-            list(settings.require),
-            settings.unstamped or "quarantine",
-            settings.authority,
-            settings.max_jump,
-        ],
+    return (
+        header,
+        barrier,
+        encoding,
+        list(settings.require),
+        settings.unstamped or "quarantine",
+        settings.authority,
+        settings.max_jump,
     )
 
 
-def _set_up_grants(connection: duckdb.DuckDBPyConnection, audit: Audit) -> None:
-    ledger = audit.ledger
-    granted = [] if ledger is None else [one for one, won in ledger.claims() if won]
+def _set_up_grants(
+    connection: duckdb.DuckDBPyConnection, audits: Iterable[Audit]
+) -> None:
+    ledgers = {id(one.ledger): one.ledger for one in audits if one.ledger is not None}
     _fill(
         connection,
         "epochfence_grants",
         {"scope": "VARCHAR", "epoch": "BIGINT", "grant_id": "VARCHAR"},
-        ((one.scope, one.epoch, one.grant_id) for one in granted),
+        (
+            (claim.scope, claim.epoch, claim.grant_id)
+            for ledger in ledgers.values()
+            for claim, won in ledger.claims()
+            if won
+        ),
     )
 
 
-def _set_up_starts(connection: duckdb.DuckDBPyConnection, audit: Audit) -> None:
+def _set_up_starts(
+    connection: duckdb.DuckDBPyConnection, audits: Iterable[Audit]
+) -> None:
     _fill(
         connection,
         "epochfence_known_starts",
@@ -167,6 +191,7 @@ def _set_up_starts(connection: duckdb.DuckDBPyConnection, audit: Audit) -> None:
                 one.grant_id,
                 *one.position,
             )
+            for audit in {id(audit): audit for audit in audits}.values()
             for one in audit.table
         ),
     )

@@ -5,9 +5,10 @@
 --   epochfence_records       topic VARCHAR, partition INTEGER, life BIGINT, topic_id VARCHAR,
 --                            leader_epoch BIGINT, "offset" BIGINT,
 --                            headers STRUCT(key VARCHAR, value BLOB)[]; in any order
---   epochfence_settings      one row: header VARCHAR (whose values are stamps), barrier VARCHAR
---                            (null where there are none), encoding VARCHAR ('epochfence',
---                            'int64be' or 'decimal'), required VARCHAR[], unstamped VARCHAR,
+--   epochfence_settings      a row for each topic: topic VARCHAR, header VARCHAR (whose
+--                            values are stamps), barrier VARCHAR (null where there are
+--                            none), encoding VARCHAR ('epochfence', 'int64be' or
+--                            'decimal'), required VARCHAR[], unstamped VARCHAR,
 --                            authority VARCHAR, max_jump BIGINT (null: any)
 --   epochfence_grants        scope VARCHAR, epoch BIGINT, grant_id VARCHAR
 --   epochfence_known_starts  topic, partition, topic_id, scope, epoch, grant_id,
@@ -24,13 +25,17 @@
 
 -- 1. Which headers matter, each combination once.
 
+SELECT error(format('epochfence: it is not said what topic {} is judged by', topic))
+FROM (SELECT DISTINCT topic FROM epochfence_records)
+ANTI JOIN epochfence_settings USING (topic);
+
 CREATE OR REPLACE TEMP TABLE epochfence_combinations AS
-SELECT row_number() OVER () AS stamps_id, judged
+SELECT row_number() OVER () AS stamps_id, *
 FROM (
-    SELECT DISTINCT
+    SELECT DISTINCT s.header, s.barrier, s.encoding, s.authority,
         coalesce(list_filter(r.headers,
             lambda h: h.key = s.header OR h.key = s.barrier), []) AS judged
-    FROM epochfence_records r, epochfence_settings s
+    FROM epochfence_records r JOIN epochfence_settings s USING (topic)
 );
 
 -- 2. The records in order of position. A record without leader epoch stands by its
@@ -49,9 +54,11 @@ FROM (
             PARTITION BY r.topic, r."partition", coalesce(r.life, 0)
             ORDER BY r."offset"), -1) AS behind
     FROM epochfence_records r
-    CROSS JOIN epochfence_settings s
+    JOIN epochfence_settings s USING (topic)
     JOIN epochfence_combinations c
-        ON c.judged = coalesce(list_filter(r.headers,
+        ON c.header = s.header AND c.encoding = s.encoding
+        AND c.authority = s.authority
+        AND c.judged = coalesce(list_filter(r.headers,
             lambda h: h.key = s.header OR h.key = s.barrier), [])
 )
 WINDOW in_order AS (
@@ -111,12 +118,11 @@ WHERE life > first_life AND (first_text = '' OR lives > 1);
 
 CREATE OR REPLACE TEMP TABLE epochfence_stamps AS
 WITH headers AS (
-    SELECT c.stamps_id, i AS ordinal, s.encoding, s.authority,
-        s.header AS scope_header,
-        s.barrier IS NOT NULL AND c.judged[i].key = s.barrier AS is_barrier,
+    SELECT c.stamps_id, i AS ordinal, c.encoding, c.authority,
+        c.header AS scope_header,
+        c.barrier IS NOT NULL AND c.judged[i].key = c.barrier AS is_barrier,
         c.judged[i].value AS content
-    FROM epochfence_combinations c
-    CROSS JOIN epochfence_settings s,
+    FROM epochfence_combinations c,
     LATERAL unnest(range(1, len(c.judged) + 1)) AS t(i)
 ), texts AS (
     -- The longest stamp has 237 bytes.
@@ -229,10 +235,11 @@ CREATE OR REPLACE TEMP TABLE epochfence_cases AS
 WITH distinct_cases AS (
     SELECT DISTINCT topic, "partition", cut_id, stamps_id FROM epochfence_judged
 ), required AS (
-    SELECT "partition", list_distinct(list_transform(s.required,
+    SELECT topic, "partition", list_distinct(list_transform(s.required,
         lambda scope: replace(scope, '{partition}', CAST(p."partition" AS VARCHAR))))
         AS required
-    FROM (SELECT DISTINCT "partition" FROM distinct_cases) p, epochfence_settings s
+    FROM (SELECT DISTINCT topic, "partition" FROM distinct_cases) p
+    JOIN epochfence_settings s USING (topic)
 ), known AS (
     SELECT cut_id, list({'scope': scope, 'epoch': epoch, 'grant_ids': grant_ids,
         'is_any': is_any}) AS known
@@ -244,7 +251,7 @@ WITH distinct_cases AS (
             list_transform(t.stamps, lambda x: x.scope), scope)) AS missing
     FROM distinct_cases d
     JOIN epochfence_stamps t USING (stamps_id)
-    JOIN required r USING ("partition")
+    JOIN required r USING (topic, "partition")
     LEFT JOIN known k USING (cut_id)
 )
 SELECT row_number() OVER () AS case_id,
@@ -329,7 +336,7 @@ CREATE OR REPLACE TEMP MACRO epochfence_is_kept_out(
 CREATE OR REPLACE TEMP TABLE epochfence_openings AS
 WITH RECURSIVE openable AS (
     SELECT c.*, s.unstamped, s.max_jump
-    FROM epochfence_cases c, epochfence_settings s
+    FROM epochfence_cases c JOIN epochfence_settings s USING (topic)
     WHERE c.problem IS NULL AND len(list_filter(c.stamps, lambda x: x.is_granted
         AND (x.known_epoch IS NULL OR x.epoch > x.known_epoch))) > 0
 ), openings AS (
@@ -401,7 +408,7 @@ FROM (
     JOIN epochfence_cases c USING (case_id)
     JOIN epochfence_openings o
         ON o.topic = d.topic AND o."partition" = d."partition" AND o.run = d.run
-    CROSS JOIN epochfence_settings s
+    JOIN epochfence_settings s ON s.topic = d.topic
 );
 
 CREATE OR REPLACE TEMP TABLE epochfence_verdicts AS

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from epochfence.epochs.errors import MisconfiguredError
@@ -17,12 +18,11 @@ from epochfence.epochs.stamps import ForeignField
 from epochfence.replay.audit import Audit
 from epochfence.replay.duckdb_verdicts import sql, verdicts
 from epochfence.replay.files import InvalidFileError
-from support.arrow_worlds import Json, audit_of, engine_says, table_of
+from support.arrow_worlds import Json, Place, audit_of, engine_says, table_of
 from support.worlds import world
 
 HISTORIES = 200
 RECORDS = 100
-PER_TEST = 50
 
 _DATA = Path(__file__).parent.parent / "data" / "cases.jsonl"
 _CASES: list[Json] = [json.loads(line) for line in _DATA.read_text().splitlines()]
@@ -35,7 +35,9 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def judged(
-    connection: duckdb.DuckDBPyConnection, table: Any, audit: Audit
+    connection: duckdb.DuckDBPyConnection,
+    table: Any,
+    audit: Audit | dict[str, Audit],
 ) -> dict[Any, Any]:
     rows = verdicts(connection, connection.from_arrow(table), audit).fetchall()
     found = {row[:5]: row[5:] for row in rows}
@@ -43,25 +45,41 @@ def judged(
     return found
 
 
-@pytest.mark.parametrize("first", range(0, HISTORIES, PER_TEST))
-def test_agreement(first: int, connection: duckdb.DuckDBPyConnection) -> None:
-    seen: Counter[str] = Counter()
-    for seed in range(first, first + PER_TEST):
-        made = world(seed, RECORDS)
-        audit = audit_of(made)
-        found = judged(connection, table_of(made["records"], seed), audit)
-        assert found == engine_says(made, audit), f"world({seed}, {RECORDS})"
-        seen.update(reason for _, reason, *_ in found.values())
-    assert len(seen) == 8, seen
+def test_agreement(connection: duckdb.DuckDBPyConnection) -> None:
+    """All histories at once, each as topics of its own."""
+    worlds = {f"w{seed}.": world(seed, RECORDS) for seed in range(HISTORIES)}
+    found = agrees(connection, worlds)
+    assert len(found) == HISTORIES * RECORDS
+    assert len({reason for _, reason, *_ in found.values()}) == 8
 
 
 def test_cases(connection: duckdb.DuckDBPyConnection) -> None:
-    for case in _CASES:
-        audit = audit_of(case)
-        found = judged(connection, table_of(case["records"]), audit)
-        assert found == engine_says(case, audit), case["id"]
+    cases = {f"c{number}.": case for number, case in enumerate(_CASES)}
+    found = agrees(connection, cases)
+    for prefix, case in cases.items():
         told = Counter((one["verdict"], one["reason"]) for one in case["expected"])
-        assert Counter(row[:2] for row in found.values()) == told, case["id"]
+        assert told == Counter(
+            row[:2] for place, row in found.items() if place[0].startswith(prefix)
+        ), case["id"]
+
+
+def agrees(
+    connection: duckdb.DuckDBPyConnection, worlds: dict[str, Json]
+) -> dict[Any, Any]:
+    """Judge many worlds at once, and compare them with the engine, one by one."""
+    tables: list[pa.Table] = []
+    audits: dict[str, Audit] = {}
+    expected: dict[Place, Any] = {}
+    for seed, (prefix, made) in enumerate(worlds.items()):
+        audit = audit_of(made, prefix)
+        tables.append(table_of(made["records"], seed, prefix))
+        audits |= {prefix + one["topic"]: audit for one in made["records"]}
+        expected |= engine_says(made, audit, prefix)
+    found = judged(connection, pa.concat_tables(tables), audits)
+    faults = [place for place in expected if expected[place] != found.get(place)]
+    assert faults == []
+    assert len(found) == len(expected)
+    return found
 
 
 def test_the_file_alone_is_enough(connection: duckdb.DuckDBPyConnection) -> None:
@@ -74,7 +92,7 @@ def test_the_file_alone_is_enough(connection: duckdb.DuckDBPyConnection) -> None
             [{'key': 'epoch', 'value': CAST(e AS VARCHAR)::BLOB}] AS headers
         FROM (VALUES (0, 1), (1, 2), (2, 1), (3, 9)) AS t(i, e);
         CREATE TABLE epochfence_settings AS SELECT
-            'epoch' AS header, CAST(NULL AS VARCHAR) AS barrier,
+            'orders' AS topic, 'epoch' AS header, CAST(NULL AS VARCHAR) AS barrier,
             'decimal' AS encoding, CAST([] AS VARCHAR[]) AS required,
             'quarantine' AS unstamped, 'max-seen' AS authority, 5 AS max_jump;
         CREATE TABLE epochfence_grants (scope VARCHAR, epoch BIGINT, grant_id VARCHAR);
@@ -152,6 +170,13 @@ def test_a_missing_column_is_named(connection: duckdb.DuckDBPyConnection) -> Non
     table = table_of([line(0)]).drop_columns(["headers"])
     with pytest.raises(MisconfiguredError, match="'headers' is missing"):
         judged(connection, table, admitting())
+
+
+def test_a_topic_that_nothing_is_said_of(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
+    with pytest.raises(InvalidFileError, match="what topic orders is judged by"):
+        judged(connection, table_of([line(0)]), {"payments": admitting()})
 
 
 def test_stamps_in_the_payload_are_refused(
