@@ -226,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EpochfenceError as error:
         print(f"epochfence: {error}", file=sys.stderr)
     except PySparkException as error:
-        print(f"epochfence: {_cause(error)}", file=sys.stderr)
+        print(f"epochfence: {cause_of(error)}", file=sys.stderr)
     return 2
 
 
@@ -285,7 +285,7 @@ def _print_sums(found: DataFrame) -> None:
         print(f"{count:>14,}  {kind if reason == 'ok' else f'{kind}: {reason}'}")
 
 
-def _cause(error: PySparkException) -> str:
+def cause_of(error: PySparkException) -> str:
     """What went wrong in a task, without the stack of two languages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("epochfence.")]

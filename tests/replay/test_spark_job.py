@@ -13,10 +13,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from epochfence.epochs.errors import MisconfiguredError
-from epochfence.replay.spark_job import verdicts
+from epochfence.epochs.settings import FenceSettings
+from epochfence.replay.audit import Audit
+from epochfence.replay.spark_job import cause_of, verdicts
 from support.arrow_worlds import Place, audit_of, engine_says, table_of
 from support.spark import local_session
 from support.worlds import world
@@ -55,6 +58,20 @@ def test_a_missing_column_is_named(spark: SparkSession) -> None:
     records = spark.sql("SELECT 'orders' AS topic, 0 AS partition, 1L AS offset")
     with pytest.raises(MisconfiguredError, match="'headers' is missing"):
         verdicts(records, {})
+
+
+def test_what_a_task_refuses_is_told_in_one_sentence(spark: SparkSession) -> None:
+    records = spark.sql(
+        "SELECT 'orders' AS topic, 0 AS partition, 1L AS offset, "
+        "cast(null AS array<struct<key: string, value: binary>>) AS headers "
+        "FROM range(2)"
+    )
+    settings = FenceSettings(unstamped="admit", authority="max-seen")
+    with pytest.raises(PythonException) as caught:
+        verdicts(records, Audit(settings, None)).collect()
+    told = cause_of(caught.value)
+    assert told.startswith("orders[0] offset 1 (leader epoch None) comes after offset 1")
+    assert "\n" not in told
 
 
 def test_help_names_what_is_needed() -> None:
