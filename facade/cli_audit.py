@@ -21,6 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from epochfence.audit_files import verdict_files, with_parquet
 from epochfence.audit_report import print_report
 from epochfence.cli_options import (
     Authority,
@@ -51,7 +52,7 @@ from epochfence.replay.engine import TopicAudit
 from epochfence.replay.file_source import audit_file
 from epochfence.replay.files import (
     InvalidFileError,
-    VerdictFile,
+    is_parquet,
     read_ledger,
     read_table,
 )
@@ -64,7 +65,6 @@ from epochfence.terminal import (
     print_note,
     reported_errors,
     told_if_slow,
-    written_whole,
 )
 
 
@@ -95,7 +95,8 @@ def audit(
         str | None,
         typer.Argument(
             metavar="RECORDS",
-            help="A record file (JSON lines); - is the standard input.",
+            help="A record file (JSON lines); - is the standard input. Or a Parquet "
+            "file, or a folder of them.",
             show_default=False,
         ),
     ] = None,
@@ -176,6 +177,12 @@ def audit(
         Path | None,
         typer.Option(metavar="FILE", help="Write a line for each record (JSON lines)."),
     ] = None,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write a row for each record (Parquet; extra parquet)."
+        ),
+    ] = None,
     fail_on: Annotated[
         FailOn, typer.Option(help="End with exit code 1 if there are such records.")
     ] = FailOn.never,
@@ -243,15 +250,17 @@ def audit(
                 "Leave it out, or use --stamp epochfence.",
             )  # fmt: skip
         _check_targets("--verdicts", verdicts, records, ledger, table)
+        _check_targets("--parquet", parquet, records, ledger, table)
         _check_targets("--checkpoint", checkpoint, records, ledger, table)
-        _check_one_writer(verdicts, workers, checkpoint)
+        _check_one_writer("--verdicts", verdicts, workers, checkpoint)
+        _check_one_writer("--parquet", parquet, workers, checkpoint)
         source = None
         if ledger is not None:
             source = LedgerSource(LedgerState(read_ledger(ledger)), ledger)
         starts = () if table is None else tuple(read_table(table))
         needs_ledger = any(one.authority == "ledger" for one in (settings, *others))
         with (
-            _verdict_file(verdicts) as lines,
+            verdict_files(verdicts, parquet) as lines,
             _progress(quiet) as tick,
             _stopped() as (must_stop),
         ):
@@ -284,7 +293,11 @@ def audit(
             else:
                 if needs_ledger:
                     _need_ledger(settings, source)
-                outcome = audit_file(
+                judge = audit_file
+                if is_parquet(records or "-"):
+                    module = with_parquet("parquet_source", "RECORDS", records)
+                    judge = module.audit_parquet
+                outcome = judge(
                     Audit(settings, source, starts),
                     records or "-",
                     others,
@@ -325,12 +338,12 @@ def _stopped() -> Generator[Callable[[], bool], None, None]:
 
 
 def _check_one_writer(
-    verdicts: Path | None, workers: int, checkpoint: Path | None
+    option: str, verdicts: Path | None, workers: int, checkpoint: Path | None
 ) -> None:
     for name, there in (("--workers", workers > 1), ("--checkpoint", checkpoint)):
         if verdicts is not None and there:
             raise MisconfiguredError(
-                "--verdicts", str(verdicts), f"it cannot go together with {name}",
+                option, str(verdicts), f"it cannot go together with {name}",
                 "The file is written by one worker in one go: leave one of both out.",
             )  # fmt: skip
 
@@ -364,25 +377,6 @@ def _need_ledger(settings: FenceSettings, source: LedgerSource | None) -> None:
             "Give --ledger FILE (epochfence ledger export writes one), or "
             "--authority max-seen.",
         )  # fmt: skip
-
-
-@contextmanager
-def _verdict_file(path: Path | None) -> Generator[VerdictFile | None, None, None]:
-    if path is None:
-        yield None
-        return
-    try:
-        with written_whole(path, "--verdicts") as file:
-            lines = VerdictFile(file)
-            yield lines
-            if lines.is_abandoned:
-                raise _Abandoned
-    except _Abandoned:
-        print_note(f"{path} was not written: not all was judged")
-
-
-class _Abandoned(Exception):
-    """A verdict file shall not be taken for a whole one."""
 
 
 def _check_targets(option: str, target: Path | None, *inputs: str | None) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from epochfence.epochs.settings import FenceSettings
+from epochfence.epochs.stamps import Headers
 from epochfence.replay.audit import Audit
-from epochfence.replay.files import InvalidFileError, RecordLine, read_records
+from epochfence.replay.files import InvalidFileError, read_records
 from epochfence.replay.log_order import OutOfOrderError
 from epochfence.replay.partition_audit import PartitionAudit
 from epochfence.replay.partition_replay import PartitionReplay
@@ -17,8 +19,42 @@ from epochfence.replay.what_if import Changes, WhatIfState
 _RECORDS_PER_TICK = 1 << 15
 
 
-class _Records:
-    """Records that come one by one, and the replays of their partitions."""
+class StoredRecord(Protocol):
+    """A record as files hold them."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def topic_id(self) -> str | None: ...
+
+    @property
+    def leader_epoch(self) -> int | None: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def timestamp(self) -> int | None: ...
+
+    @property
+    def headers(self) -> Headers: ...
+
+    @property
+    def value(self) -> bytes | None: ...
+
+
+class StoredRecords:
+    """Records that come one by one, and the replays of their partitions.
+
+    Args:
+        audit: What to judge by.
+        what_if: Other settings, of which it is told where they disagree.
+        verdicts: Takes each record's verdict.
+    """
 
     def __init__(
         self,
@@ -31,7 +67,12 @@ class _Records:
         self._verdicts = verdicts
         self._partitions: dict[tuple[str, int], PartitionReplay] = {}
 
-    def take(self, record: RecordLine) -> None:
+    def take(self, record: StoredRecord) -> None:
+        """Judge the next record.
+
+        Raises:
+            OutOfOrderError: It does not stand behind those of its partition.
+        """
         replay = self._partitions.get((record.topic, record.partition))
         if replay is None:
             replay = self._open((record.topic, record.partition))
@@ -45,6 +86,7 @@ class _Records:
         )
 
     def what_if(self) -> list[tuple[FenceSettings, list[WhatIfState]]]:
+        """What the other settings say."""
         found = [self._partitions[at].what_if() for at in sorted(self._partitions)]
         return [
             (settings, [one[number] for one in found])
@@ -81,7 +123,7 @@ def audit_file(
         progress: Told how many were judged.
         must_stop: Asked now and then whether to stop.
     """
-    records = _Records(audit, what_if, verdicts)
+    records = StoredRecords(audit, what_if, verdicts)
     error: InvalidFileError | None = None
     is_stopped = False
     try:
