@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +12,16 @@ import msgspec
 import typer
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
+from epochfence.audit_options import (
+    GroupToCompare,
+    SinkKey,
+    SinkOption,
+    SinkSchema,
+    SinkTableName,
+    SinkValue,
+    TableTopicToCompare,
+    compared_with,
+)
 from epochfence.audit_report import print_report
 from epochfence.cli_options import (
     Authority,
@@ -33,6 +43,8 @@ from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.topics import COORDINATION_TOPIC
 from epochfence.epochs.verdicts import REJECTED
 from epochfence.replay.audit import Audit, LedgerSource
+from epochfence.replay.checking import begin_checks
+from epochfence.replay.checking import read_table as read_table_topic
 from epochfence.replay.engine import audit_topic
 from epochfence.replay.file_source import audit_file
 from epochfence.replay.files import (
@@ -120,6 +132,13 @@ def audit(
             help="A table file (JSON lines): epoch starts known beforehand.",
         ),
     ] = None,
+    table_topic: TableTopicToCompare = None,
+    sink: SinkOption = None,
+    sink_schema: SinkSchema = None,
+    sink_table: SinkTableName = None,
+    sink_key: SinkKey = None,
+    sink_value: SinkValue = None,
+    group: GroupToCompare = None,
     scopes: Scopes = None,
     stamp: StampOption = "epochfence",
     authority: Authority = None,
@@ -158,8 +177,15 @@ def audit(
                     "--property": properties,
                     "--command-config": command_config,
                     "--coordination-topic": coordination_topic,
+                    "--table-topic": table_topic,
+                    "--sink": sink,
+                    "--group": group,
                 },
             )
+        compared = compared_with(
+            coordination_topic, table_topic, group,
+            sink, sink_schema, (sink_table, sink_key, sink_value), partitions,
+        )  # fmt: skip
         if ledger is not None and settings.stamps.is_foreign:
             raise MisconfiguredError(
                 "--ledger", ledger, "no ledger knows the epochs of a foreign stamp",
@@ -170,16 +196,26 @@ def audit(
         if ledger is not None:
             source = LedgerSource(LedgerState(read_ledger(ledger)), ledger)
         starts = () if table is None else tuple(read_table(table))
-        with _verdict_file(verdicts) as lines, _progress(quiet) as tick:
+        with (
+            _verdict_file(verdicts) as lines,
+            _progress(quiet) as tick,
+            ExitStack() as opened,
+        ):
             if topic is not None:
                 config = kafka_config(bootstrap_server, properties, command_config)
                 with told_if_slow(config, timeout_s):
+                    checks = begin_checks(config, topic, compared, timeout_s)
+                    opened.callback(checks.close)
                     records_there = TopicSource(config, topic, timeout_s, partitions)
+                    read_table_topic(checks, config, compared, timeout_s)
                     if source is None and settings.authority == "ledger":
                         name = coordination_topic or COORDINATION_TOPIC
-                        source = read_told_ledger(config, name, timeout_s)
-                found = Audit(settings, source, starts)
-                report = audit_topic(found, records_there, lines, tick)
+                        source = read_told_ledger(
+                            config, name, timeout_s, must_keep=False
+                        )
+                floor = checks.floor(records_there.slices)
+                found = Audit(settings, source, starts, floor)
+                report = audit_topic(found, records_there, lines, tick, checks)
             else:
                 _need_ledger(settings, source)
                 found = Audit(settings, source, starts)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from epochfence.replay.audit import Audit
+from epochfence.replay.checked_parts import PartRead
+from epochfence.replay.checking import Checks
 from epochfence.replay.report import Finding, Report
 from epochfence.replay.sources import Progress, VerdictWriter
 from epochfence.replay.summing_up import sum_up
@@ -16,6 +18,7 @@ def audit_topic(
     source: TopicSource,
     verdicts: VerdictWriter | None = None,
     progress: Progress | None = None,
+    checks: Checks | None = None,
 ) -> Report:
     """Judge the records of a topic, one partition after the other.
 
@@ -24,12 +27,14 @@ def audit_topic(
         source: The topic.
         verdicts: Takes each record's verdict.
         progress: Told how many records were judged so far.
+        checks: What it is compared with beyond the fence.
 
     Raises:
         TopicUnavailable: A partition could not be read.
     """
     judged = 0
     findings: list[Finding] = []
+    parts: list[PartRead] = []
 
     def after_batch(_: int, records: int) -> None:
         nonlocal judged
@@ -38,8 +43,9 @@ def audit_topic(
             progress(judged)
 
     for piece in source.slices:
+        partition = audit.partition(piece.topic, piece.partition)
         reached = audit_slice(
-            audit.partition(piece.topic, piece.partition),
+            partition,
             source.config,
             piece,
             timeout_s=source.timeout_s,
@@ -47,7 +53,10 @@ def audit_topic(
             after_batch=after_batch,
         )
         findings += _limits_of(piece, reached)
+        parts.append(PartRead(piece, reached, partition.state()))
     findings += _changes_of(source)
+    if checks is not None:
+        findings += checks.findings(audit, parts)
     return sum_up(
         audit,
         f"topic {source.topic}",
@@ -55,6 +64,7 @@ def audit_topic(
             (one.topic, one.partition): (one.start, one.end) for one in source.slices
         },
         findings=findings,
+        compared_with=() if checks is None else checks.compared_with(),
     )
 
 
@@ -66,7 +76,7 @@ def _limits_of(piece: Slice, reached: int) -> Iterator[Finding]:
             severity="notice",
             code="head-gone",
             text=f"{where} begins at offset {piece.log_start}: epochs that began "
-            f"before it are known only from a table (--table).",
+            f"before it are known only from a table (--table-topic, --table).",
             topic=piece.topic,
             partition=piece.partition,
             remedy="Give the table of its consumers: what is judged without it may "

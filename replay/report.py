@@ -258,6 +258,7 @@ class Report(msgspec.Struct, frozen=True):
         rejected_shown: The first of them.
         findings: What an operator should know, the worst first.
         remarks: What looks like a mistake in how the audit was asked for.
+        compared_with: What the topic was compared with beyond the fence, for people.
     """
 
     source: str
@@ -272,6 +273,7 @@ class Report(msgspec.Struct, frozen=True):
     rejected_shown: list[RejectedReport]
     findings: list[Finding]
     remarks: list[str]
+    compared_with: list[str] = []
     report: Literal["epochfence-audit"] = "epochfence-audit"
     version: Literal[1] = 1
 
@@ -286,7 +288,8 @@ class Report(msgspec.Struct, frozen=True):
         if starts:
             noun = "epoch start" if starts == 1 else "epoch starts"
             line = f"{line} {starts:,} {noun} known beforehand."
-        return [line] if self.partial is None else [line, f"Partial: {self.partial}."]
+        lines = [line, *self.compared_with]
+        return lines if self.partial is None else [*lines, f"Partial: {self.partial}."]
 
     def summary(self) -> str:
         """The whole report in a line."""

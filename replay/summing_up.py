@@ -42,6 +42,7 @@ def sum_up(
     bounds: Bounds | None = None,
     findings: Iterable[Finding] = (),
     partial: str | None = None,
+    compared_with: Sequence[str] = (),
 ) -> Report:
     """Make the report.
 
@@ -52,6 +53,7 @@ def sum_up(
         bounds: What was to be read of each partition, where that is known.
         findings: What else was found.
         partial: Why not all was judged, None where it was.
+        compared_with: What it was compared with beyond the fence, for people.
     """
     states = audit.states() if states is None else states
     ledger = audit.ledger
@@ -79,6 +81,7 @@ def sum_up(
         ],
         findings=told,
         remarks=_remarks(states, audit.settings, ledger),
+        compared_with=[*compared_with],
     )
 
 
