@@ -132,20 +132,18 @@ class _Checked:
 
     def _partitions_of(self, scope: str) -> list[PartRead]:
         """Where a leader of a scope has to be seen: all, if it is in more than one."""
-        carried = [part for part in self._parts if scope in part.state.scopes]
-        if len(carried) > 1:
-            carried = list(self._parts)
-        else:
-            carried = [
-                part
-                for part in self._parts
-                if part in carried
-                or scope in self._settings.required_scopes(part.piece.partition)
-            ]
+        carried = sum(scope in part.state.scopes for part in self._parts)
+        there = [
+            part
+            for part in self._parts
+            if carried > 1
+            or scope in part.state.scopes
+            or scope in self._settings.required_scopes(part.piece.partition)
+        ]
         # Where the log's head was not read, a grant's records may lie there.
         return [
             part
-            for part in carried
+            for part in there
             if part.is_whole
             and part.reached >= part.piece.end
             and not part.state.epochs_left_out
@@ -167,20 +165,32 @@ class _Checked:
             ]
             nowhere: list[ClaimIdentity] = []
             partly: list[tuple[ClaimIdentity, list[int]]] = []
-            for identity in self._grants[scope]:
-                lacking = [
+            firsts = [self._first_seen(scope, found) for found in seen]
+            for number, identity in enumerate(self._grants[scope]):
+                # Topics and partitions come later than scopes: what a leader did not
+                # find there, it could not take over.
+                missing = [
                     part.piece.partition
-                    for part, found in zip(there, seen, strict=True)
-                    if identity[1:] not in found
+                    for part, found, first in zip(there, seen, firsts, strict=True)
+                    if identity[1:] not in found and first <= number
                 ]
-                if len(lacking) == len(there):
+                is_seen = any(identity[1:] in found for found in seen)
+                if missing and is_seen:
+                    partly.append((identity, missing))
+                elif missing:
                     nowhere.append(identity)
-                elif lacking:
-                    partly.append((identity, lacking))
             if nowhere:
                 yield self._nowhere(scope, nowhere, there)
             if partly:
                 yield self._partly(scope, partly, there)
+
+    def _first_seen(self, scope: str, found: set[tuple[int, str | None]]) -> int:
+        """The first grant of a scope in a partition; where there is none, the last."""
+        grants = self._grants[scope]
+        for number, identity in enumerate(grants):
+            if identity[1:] in found:
+                return number
+        return len(grants) - 1
 
     def _nowhere(
         self, scope: str, grants: list[ClaimIdentity], there: list[PartRead]

@@ -131,7 +131,7 @@ def _passed(
             code="unfenced-commit",
             text=f"Group {name!r} has committed {where}, where {records} {lie}, and "
             f"its commit says nothing of a fence: a consumer without one has applied "
-            f"them.",
+            f"{'it' if count == 1 else 'them'}.",
             topic=part.piece.topic,
             partition=part.piece.partition,
             records=count,
@@ -143,8 +143,7 @@ def _passed(
         severity="notice",
         code="fenced-commit",
         text=f"Group {name!r} has committed {where}, where {records} {lie}, behind a "
-        f"fence: in mode enforce they were kept from it; in mode dry-run it got them "
-        f"all the same.",
+        f"fence: mode enforce has kept them from it, mode dry-run has delivered them.",
         topic=part.piece.topic,
         partition=part.piece.partition,
         records=count,

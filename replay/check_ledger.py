@@ -73,7 +73,7 @@ def _topic(source: LedgerSource) -> Iterator[Finding]:
             code="not-a-claim",
             text=f"{counted(total, 'record')} of {source.name} "
             f"{'is' if total == 1 else 'are'} neither claim nor sync, and passed over "
-            f"by every reader: at offset {places}. The first: "
+            f"by every reader: offset {places}. The first: "
             f"{told.passed_over[0].problem}.",
             topic=source.name,
             records=total,
@@ -215,8 +215,8 @@ class _Checked:
             yield Finding(
                 severity="warning",
                 code="ledger-behind-data",
-                text=f"{counted(records, 'record')} cite epochs of scope {scope!r} up "
-                f"to {highest}, and the ledger {has}: either these stamps are made up, "
+                text=f"{_cite(records)} epochs of scope {scope!r} up to {highest}, "
+                f"and the ledger {has}: either these stamps are made up, "
                 f"or the coordination topic has lost grants, or it is not theirs.",
                 topic=part.piece.topic,
                 scope=scope,
@@ -241,14 +241,14 @@ class _Checked:
             is_known = self._state.find(scope, epoch, grant_id) is not None
             if held is not None and not is_known:
                 found.setdefault((scope, epoch), []).append((part, one, grant_id))
-        for (scope, epoch), cited in sorted(found.items())[:MOST_FINDINGS]:
-            records = sum(one.records for _, one, _ in cited)
-            part, one, grant_id = cited[0]
+        for (scope, epoch), those in sorted(found.items())[:MOST_FINDINGS]:
+            records = sum(one.records for _, one, _ in those)
+            part, one, grant_id = those[0]
             yield Finding(
                 severity="warning",
                 code="epoch-cited-twice",
-                text=f"{counted(records, 'record')} cite epoch {epoch} of scope "
-                f"{scope!r} under grant {grant_id}, which is not in the ledger; there, "
+                text=f"{_cite(records)} epoch {epoch} of scope {scope!r} under "
+                f"grant {grant_id}, which is not in the ledger; there, "
                 f"that epoch is another's: either these stamps are made up or damaged, "
                 f"or the coordination topic was made anew, and grants its epochs for a "
                 f"second time.",
@@ -275,11 +275,11 @@ class _Checked:
             is_known = self._state.find(*identity) is not None
             if is_known and not self._state.is_grant(*identity):
                 found.setdefault(identity, []).append((part, one))
-        for identity, cited in sorted(found.items())[:MOST_FINDINGS]:
+        for identity, those in sorted(found.items())[:MOST_FINDINGS]:
             scope, epoch, grant_id = identity
-            part, one = cited[0]
-            records = sum(rejections.records for _, rejections in cited)
-            where = some([at.where for at, _ in cited])
+            part, one = those[0]
+            records = sum(rejections.records for _, rejections in those)
+            where = some([at.where for at, _ in those])
             yield Finding(
                 severity="warning",
                 code="losing-claim-wrote",
@@ -314,3 +314,8 @@ class _Checked:
         of_scope = self._grants.get(scope)
         if of_scope:
             yield self._witness.claim("the latest grant", *of_scope[-1])
+
+
+def _cite(records: int) -> str:
+    """So many records cite something."""
+    return f"{counted(records, 'record')} {'cites' if records == 1 else 'cite'}"

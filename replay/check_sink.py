@@ -243,9 +243,8 @@ def check_sink_rows(
         yield Finding(
             severity="critical",
             code="sink-rows-differ",
-            text=f"{_in_words(others)} of {rows.name}, of {rows.compared():,} that "
-            f"there should be, for no reason that the topic tells: {', '.join(keys)}"
-            f"{_more(others)}.",
+            text=f"{_in_words(others, rows)}, and the topic tells no reason: "
+            f"{', '.join(keys)}{_more(others)}.",
             topic=parts[0].piece.topic if parts else None,
             records=sum(others.values()),
             remedy="See whether anything but this sink writes to the table, and "
@@ -340,8 +339,8 @@ def _stale_applied(
     return Finding(
         severity="critical",
         code="stale-applied",
-        text=f"{_in_words(explained)} of {rows.name}, of {rows.compared():,} that "
-        f"there should be, and each is just what a rejected record makes of it: "
+        text=f"{_in_words(explained, rows)}, and each is just what a rejected "
+        f"record makes of it: "
         f"{'; '.join(keys)}{_more(explained)}. A stale record was applied.",
         topic=parts[0].piece.topic,
         records=sum(explained.values()),
@@ -351,9 +350,14 @@ def _stale_applied(
     )
 
 
-def _in_words(differences: dict[Difference, int]) -> str:
+def _in_words(differences: dict[Difference, int], rows: SinkRows) -> str:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in differences.items())
-    return f"{counted(sum(differences.values()), 'row')} differ ({kinds})"
+    total = sum(differences.values())
+    return (
+        f"{counted(total, 'row')} of {rows.name} {'is' if total == 1 else 'are'} not "
+        f"as the admitted records make {'it' if total == 1 else 'them'} ({kinds}; "
+        f"there should be {counted(rows.compared(), 'row')})"
+    )
 
 
 def _more(differences: dict[Difference, int]) -> str:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from confluent_kafka import Message
+
+from epochfence.epochs.messages import headers_of
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.values import EpochStart
 from epochfence.replay.audit import LedgerSource
@@ -72,8 +75,15 @@ def check_table(
         for part, row in false
         if table.rows[row].info.settings_digest == mine
     ]
+    ungranted: dict[str, list[EpochStart]] = defaultdict(list)
     for part, row in false[:MOST_FINDINGS]:
-        yield checked.false_row(part, row, records, is_compacted, len(false))
+        record = records.at(part.piece.partition, row.position.offset)
+        if checked.lacks_its_grant(row, record):
+            ungranted[row.scope].append(row)
+        else:
+            yield checked.false_row(part, row, record, is_compacted, len(false))
+    for scope, rows in sorted(ungranted.items()):
+        yield checked.without_grant(scope, rows)
 
 
 class _Checked:
@@ -105,7 +115,7 @@ class _Checked:
                 code="not-a-row",
                 text=f"{counted(total, 'record')} of {table.name} "
                 f"{'is' if total == 1 else 'are'} neither row nor sync, and passed "
-                f"over by every reader: at offset {places}. The first: "
+                f"over by every reader: offset {places}. The first: "
                 f"{table.passed_over[0].problem}.",
                 topic=table.name,
                 records=total,
@@ -203,18 +213,48 @@ class _Checked:
                 "sinks or fences of their own write none.",
             )
 
+    def lacks_its_grant(self, row: EpochStart, there: Message | None) -> bool:
+        """Whether a record cites the very grant, which the ledger does not hold."""
+        if there is None or self._witness.is_grant(*row[3:6]):
+            return False
+        value = f"{row.epoch}:{row.grant_id}:{row.scope}".encode()
+        return any(value == stamp for _, stamp in headers_of(there))
+
+    def without_grant(self, scope: str, rows: Sequence[EpochStart]) -> Finding:
+        """Rows whose records are where they should be, and have no grant any more."""
+        epochs = some([row.epoch for row in rows])
+        return Finding(
+            severity="critical",
+            code="row-without-grant",
+            text=f"The table tells where {counted(len(rows), 'epoch')} of scope "
+            f"{scope!r} began ({epochs}), the data agrees, and the ledger does not "
+            f"hold the grant: it was lost, or this is not the ledger of these "
+            f"consumers.",
+            topic=rows[0].topic,
+            partition=rows[0].partition,
+            scope=scope,
+            epoch=rows[-1].epoch,
+            evidence=tuple(
+                one
+                for row in rows[:SHOWN]
+                for one in (self._row(row), self._witness.start("cites it", row))
+            ),
+            remedy="See that the coordination topic and the table topic are those of "
+            "the same producers and consumers; see the other findings about the "
+            "ledger.",
+        )
+
     def false_row(
         self,
         part: PartRead,
         row: EpochStart,
-        records: Records,
+        there: Message | None,
         is_compacted: bool,
         total: int,
     ) -> Finding:
         """A row that the replay does not find, with what stands at its place."""
         who = self._witness.who(row.scope, row.epoch, row.grant_id)
         at = f"{part.where} at offset {row.position.offset}"
-        there = records.at(part.piece.partition, row.position.offset)
         here, wanted = (
             None if there is None else there.leader_epoch(),
             row.position.leader_epoch,

@@ -128,6 +128,12 @@ class Witness:
         claim = self._source.state.find(scope, epoch, grant_id)
         return None if claim is None else claim.holder
 
+    def is_grant(self, scope: str, epoch: int, grant_id: str | None) -> bool:
+        """Whether the ledger holds this grant; without one, any is taken for one."""
+        return self._source is None or self._source.state.is_grant(
+            scope, epoch, grant_id
+        )
+
     def who(self, scope: str, epoch: int, grant_id: str | None) -> str:
         """A claim, for people."""
         holder = self.holder(scope, epoch, grant_id)

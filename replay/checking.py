@@ -24,7 +24,7 @@ from epochfence.replay.check_group import GroupCommit, GroupCommits, check_group
 from epochfence.replay.check_ledger import check_ledger
 from epochfence.replay.check_sink import check_sink, check_sink_rows
 from epochfence.replay.check_table import check_table
-from epochfence.replay.checked_parts import PartRead, Records
+from epochfence.replay.checked_parts import PartRead, Records, counted
 from epochfence.replay.report import Finding
 from epochfence.replay.sink_rows import SinkRows
 from epochfence.replay.stored_sinks import SinkAddress, SinkSnapshot, SinkTable
@@ -90,7 +90,7 @@ class Checks:
         if self.sink is not None:
             found.append(
                 f"Sink: {self.sink.name}, read before the topic: positions of "
-                f"{len(self.sink.partitions)} partitions"
+                f"{counted(len(self.sink.partitions), 'partition')}"
                 + (
                     "."
                     if self.sink_rows is None
@@ -100,7 +100,7 @@ class Checks:
         if self.group is not None:
             found.append(
                 f"Group: {self.group.name}, read before the topic: commits of "
-                f"{len(self.group.partitions)} partitions."
+                f"{counted(len(self.group.partitions), 'partition')}."
             )
         return found
 
