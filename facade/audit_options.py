@@ -84,11 +84,11 @@ def compared_with(
     Raises:
         MisconfiguredError: One of them is wrong, or lacks another.
     """
+    is_table_named = table_topic is not None
     if table_topic is None and coordination_topic in (None, COORDINATION_TOPIC):
         table_topic = TABLE_TOPIC
-    names = dict(
-        zip(("--sink-table", "--sink-key", "--sink-value"), sink_table, strict=True)
-    )
+    options = ("--sink-table", "--sink-key", "--sink-value")
+    names: dict[str, str | None] = dict(zip(options, sink_table, strict=True))
     given = [name for name, value in names.items() if value is not None]
     missing = [name for name, value in names.items() if not value]
     if sink is None and (given or sink_schema is not None):
@@ -116,4 +116,4 @@ def compared_with(
                 "--sink-table", name, "no name of a table", "Use table or schema.table."
             )
     address = None if sink is None else SinkAddress.parse(sink, sink_schema)
-    return Wanted(table_topic, address, table, group)
+    return Wanted(table_topic, is_table_named, address, table, group)

@@ -39,12 +39,14 @@ class Wanted:
 
     Attributes:
         table_topic: The table topic; None: none.
+        is_table_named: Whether it was asked for by name, and is missed if missing.
         sink: Where a sink of it is; None: none.
         sink_table: The table that the sink keeps; None: its rows are not compared.
         group: A consumer group; None: none.
     """
 
     table_topic: str | None = None
+    is_table_named: bool = False
     sink: SinkAddress | None = None
     sink_table: SinkTable | None = None
     group: str | None = None
@@ -61,6 +63,7 @@ class Checks:
         sink_rows: Its rows.
         group: What a group had committed.
         settings: The topic's settings that matter.
+        missing_table: The table topic that was asked for, and is not there.
     """
 
     records: Records
@@ -69,6 +72,7 @@ class Checks:
     sink_rows: SinkRows | None = None
     group: GroupCommits | None = None
     settings: dict[str, str] = field(default_factory=dict[str, str])
+    missing_table: str | None = None
 
     @property
     def is_compacted(self) -> bool:
@@ -134,6 +138,16 @@ class Checks:
             yield from check_group(self.group, audit, parts, self.records)
 
     def _topic(self, parts: Sequence[PartRead]) -> Iterator[Finding]:
+        if self.missing_table is not None:
+            yield Finding(
+                severity="notice",
+                code="table-missing",
+                text=f"There is no topic {self.missing_table}: the data was compared "
+                f"with no table.",
+                topic=self.missing_table,
+                remedy="See that --table-topic is the one of the consumers; the first "
+                "ledger that is opened creates it.",
+            )
         if self.settings.get("unclean.leader.election.enable", "false") != "false":
             topic = parts[0].piece.topic if parts else None
             yield Finding(
@@ -204,6 +218,8 @@ def read_table(
     """
     if wanted.table_topic is not None:
         checks.table = read_told_table(config, wanted.table_topic, timeout_s)
+        if checks.table is None and wanted.is_table_named:
+            checks.missing_table = wanted.table_topic
 
 
 def read_commits(
