@@ -256,9 +256,19 @@ def appending_producer(config: Config, last_error: LastError) -> Producer:
 
 
 def reading_consumer(
-    config: Config, last_error: LastError, *, isolation: str
+    config: Config,
+    last_error: LastError,
+    *,
+    isolation: str = "read_committed",
+    group: str | None = None,
 ) -> Consumer:
     """A consumer for `assign`, outside of any group, that reports partition ends.
+
+    Args:
+        config: Connection settings.
+        last_error: Hears of what it complains about.
+        isolation: Its isolation level.
+        group: The group whose commits it may be asked for.
 
     Raises:
         MisconfiguredError: A setting contradicts that, or is unknown.
@@ -266,7 +276,7 @@ def reading_consumer(
     forced = {**_READING, "isolation.level": isolation}
     merged = _merged(config, forced, _READING_DEFAULTS)
     # The client insists on a group; nothing is ever committed to it.
-    merged["group.id"] = f"epochfence-reader-{token_hex(8)}"
+    merged["group.id"] = group or f"epochfence-reader-{token_hex(8)}"
     return _make(Consumer, merged, last_error)
 
 

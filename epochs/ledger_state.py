@@ -118,6 +118,11 @@ class LedgerState:
         for identity in self._in_log_order():
             yield self._claim(identity), identity not in self._lost
 
+    def identities(self) -> Iterator[tuple[ClaimIdentity, bool]]:
+        """The same, without what only people need: nothing has to be decoded."""
+        for identity in self._in_log_order():
+            yield identity, identity not in self._lost
+
     def sizes(self) -> tuple[int, int]:
         """How many claims there are, and how many of them are grants."""
         claims = len(self._claims)

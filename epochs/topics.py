@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
@@ -115,8 +115,23 @@ class TopicKeeper:
             _log.warning("the settings of topic %s may not be read", topic)
         else:
             replicas = min(len(p.replicas) for p in partitions)
-            _check_settings(topic, settings, brokers, replicas)
+            for problem in setting_problems(topic, settings, brokers, replicas):
+                raise problem
         return is_missing
+
+    def problems(self, topic: str, facts: TopicFacts) -> list[MisconfiguredError]:
+        """The settings of a topic that break the promise, for whoever only looks on.
+
+        None, where this client may not read them.
+
+        Raises:
+            TopicUnavailable: The cluster does not answer, or there is no such topic.
+        """
+        settings = self.settings(topic)
+        if settings is None:
+            return []
+        brokers = self._brokers(topic)
+        return [*setting_problems(topic, settings, brokers, facts.replicas)]
 
     def facts(self, topic: str, timeout_s: float | None = None) -> TopicFacts | None:
         """What the cluster says of a topic now, None where there is none.
@@ -425,10 +440,17 @@ def _code(error: Exception) -> int | None:
     return error.args[0].code() if isinstance(error, KafkaException) else None
 
 
-def _check_settings(
-    topic: str, settings: dict[str, str], brokers: int, replicas: int
-) -> None:
-    """Refuse the settings under which a record that was acknowledged can vanish."""
+def setting_problems(
+    topic: str, settings: Mapping[str, str], brokers: int, replicas: int
+) -> Iterator[MisconfiguredError]:
+    """The settings under which a record that was acknowledged can vanish.
+
+    Args:
+        topic: A topic that the framework lives on.
+        settings: Its settings.
+        brokers: How many brokers the cluster has.
+        replicas: How many of them have each partition, at the least.
+    """
 
     def refuse(name: str, problem: str, wanted: str) -> MisconfiguredError:
         return MisconfiguredError(
@@ -439,11 +461,11 @@ def _check_settings(
         )  # fmt: skip
 
     if settings.get("cleanup.policy") != "compact":
-        raise refuse(
+        yield refuse(
             "cleanup.policy", "records of it would be deleted by age or size", "compact"
         )
     if settings.get("unclean.leader.election.enable", "false") != "false":
-        raise refuse(
+        yield refuse(
             "unclean.leader.election.enable",
             "a broker that missed records could become the leader and drop them",
             "false",
@@ -451,13 +473,13 @@ def _check_settings(
     if brokers < _SAFE_BROKERS:
         return
     if replicas < 2:
-        raise MisconfiguredError(
+        yield MisconfiguredError(
             f"replication factor of topic {topic}", replicas,
             f"with {brokers} brokers, the loss of one must not lose the topic",
             "Move it to 3 replicas with kafka-reassign-partitions.sh.",
         )  # fmt: skip
     if int(settings.get("min.insync.replicas", "1")) < 2:
-        raise refuse(
+        yield refuse(
             "min.insync.replicas",
             "a record could be acknowledged by one broker alone and lost with it",
             "2",

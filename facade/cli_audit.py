@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +22,16 @@ from rich.progress import (
 )
 
 from epochfence.audit_files import verdict_files, with_parquet
+from epochfence.audit_options import (
+    GroupToCompare,
+    SinkKey,
+    SinkOption,
+    SinkSchema,
+    SinkTableName,
+    SinkValue,
+    TableTopicToCompare,
+    compared_with,
+)
 from epochfence.audit_report import print_report
 from epochfence.cli_options import (
     Authority,
@@ -46,6 +56,8 @@ from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.topics import COORDINATION_TOPIC
 from epochfence.epochs.verdicts import REJECTED
 from epochfence.replay.audit import Audit, LedgerSource
+from epochfence.replay.checking import begin_checks
+from epochfence.replay.checking import read_table as read_table_topic
 from epochfence.replay.checkpoint import CheckpointFile
 from epochfence.replay.collecting import rarely_collected
 from epochfence.replay.engine import TopicAudit
@@ -156,6 +168,13 @@ def audit(
             help="A table file (JSON lines): epoch starts known beforehand.",
         ),
     ] = None,
+    table_topic: TableTopicToCompare = None,
+    sink: SinkOption = None,
+    sink_schema: SinkSchema = None,
+    sink_table: SinkTableName = None,
+    sink_key: SinkKey = None,
+    sink_value: SinkValue = None,
+    group: GroupToCompare = None,
     scopes: Scopes = None,
     stamp: StampOption = "epochfence",
     authority: Authority = None,
@@ -242,8 +261,15 @@ def audit(
                     "--to-offset": to_offset is not None,
                     "--workers": workers > 1,
                     "--checkpoint": checkpoint,
+                    "--table-topic": table_topic,
+                    "--sink": sink,
+                    "--group": group,
                 },
             )
+        compared = compared_with(
+            coordination_topic, table_topic, group,
+            sink, sink_schema, (sink_table, sink_key, sink_value), partitions,
+        )  # fmt: skip
         if ledger is not None and settings.stamps.is_foreign:
             raise MisconfiguredError(
                 "--ledger", ledger, "no ledger knows the epochs of a foreign stamp",
@@ -263,6 +289,7 @@ def audit(
             verdict_files(verdicts, parquet) as lines,
             _progress(quiet) as tick,
             _stopped() as (must_stop),
+            ExitStack() as opened,
         ):
             if topic is not None:
                 config = kafka_config(bootstrap_server, properties, command_config)
@@ -273,12 +300,18 @@ def audit(
                     as_milliseconds(until, "--until"),
                 )
                 with told_if_slow(config, timeout_s):
+                    checks = begin_checks(config, topic, compared, timeout_s)
+                    opened.callback(checks.close)
                     there = TopicSource(config, topic, timeout_s, partitions, limits)
+                    read_table_topic(checks, config, compared, timeout_s)
                     if source is None and needs_ledger:
                         name = coordination_topic or COORDINATION_TOPIC
-                        source = read_told_ledger(config, name, timeout_s)
+                        source = read_told_ledger(
+                            config, name, timeout_s, must_keep=False
+                        )
+                floor = checks.floor(there.slices)
                 outcome = TopicAudit(
-                    Audit(settings, source, starts),
+                    Audit(settings, source, starts, floor),
                     there,
                     others,
                     verdicts=lines,
@@ -289,6 +322,7 @@ def audit(
                     if checkpoint is None
                     else CheckpointFile(checkpoint),
                     asked=f"partitions {partitions}, {limits}",
+                    checks=checks,
                 ).run()
             else:
                 if needs_ledger:

@@ -10,6 +10,7 @@ from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.values import EpochStart
 from epochfence.replay.partition_audit import PartitionAudit, PartitionState
+from epochfence.replay.told_records import ToldLedger
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,14 @@ class LedgerSource:
         name: The file's or the topic's name.
         is_topic: Whether it was read from a topic.
         offset: Where the reading of the topic ended.
+        told: What else was met in reading the topic, for who looks for damage.
     """
 
     state: LedgerState
     name: str
     is_topic: bool = False
     offset: int | None = None
+    told: ToldLedger | None = None
 
     def __str__(self) -> str:
         claims, grants = self.state.sizes()
@@ -49,6 +52,8 @@ class Audit:
         settings: What the records must carry.
         source: The ledger; None where there is none (authority `max-seen`).
         table: Epoch starts known beforehand.
+        floor: More of them, of the table topic. Where the ledger is below one of
+            these, that is a finding (`check_ledger`) and no error.
 
     Raises:
         LedgerRegressed: The ledger of a topic is below the table.
@@ -59,6 +64,7 @@ class Audit:
     settings: FenceSettings
     source: LedgerSource | None
     table: Iterable[EpochStart] = ()
+    floor: Iterable[EpochStart] = ()
     partitions: dict[tuple[str, int], PartitionAudit] = field(
         default_factory=dict[tuple[str, int], PartitionAudit], init=False
     )
@@ -68,6 +74,7 @@ class Audit:
         # With max-seen no verdict asks the ledger: it only names the holders.
         if self.ledger is not None and self.settings.authority == "ledger":
             self._check_not_below(self.ledger)
+        self.table = tuple(dict.fromkeys((*self.table, *self.floor)))
 
     @property
     def ledger(self) -> LedgerState | None:

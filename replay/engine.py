@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from epochfence.epochs.errors import TopicUnavailable
 from epochfence.epochs.settings import FenceSettings
 from epochfence.replay.audit import Audit
+from epochfence.replay.checked_parts import PartRead
+from epochfence.replay.checking import Checks
 from epochfence.replay.checkpoint import Checkpoint, CheckpointFile, check_same
 from epochfence.replay.partition_audit import PartitionState
 from epochfence.replay.report import Finding
@@ -39,6 +41,7 @@ class TopicAudit:
         workers: How many processes judge; 1: this one.
         checkpoint: Where to keep how far it has come, and to go on from; None: nowhere.
         asked: Which part of the topic was asked for, for the checkpoint.
+        checks: What it is compared with beyond the fence, unless it was stopped.
     """
 
     audit: Audit
@@ -50,6 +53,7 @@ class TopicAudit:
     workers: int = 1
     checkpoint: CheckpointFile | None = None
     asked: str = ""
+    checks: Checks | None = None
     _states: dict[int, SliceState] = field(default_factory=dict[int, SliceState])
     _failures: list[TopicUnavailable] = field(default_factory=list[TopicUnavailable])
 
@@ -67,6 +71,8 @@ class TopicAudit:
         for piece in slices:
             findings += _limits_of(piece, self._states.get(piece.partition))
         findings += _changes_of(self.source)
+        if not is_stopped:
+            findings += self._compared(slices)
         partial = None
         if is_stopped:
             partial = INTERRUPTED
@@ -80,6 +86,7 @@ class TopicAudit:
             bounds={(one.topic, one.partition): (one.start, one.end) for one in slices},
             findings=findings,
             partial=partial,
+            compared_with=() if self.checks is None else self.checks.compared_with(),
         )
         if self.checkpoint is not None:
             if partial is None:
@@ -88,6 +95,20 @@ class TopicAudit:
                 self.checkpoint.save(kept)
         error = self._failures[0] if self._failures else None
         return Outcome(report, error, is_stopped)
+
+    def _compared(self, slices: Sequence[Slice]) -> Iterator[Finding]:
+        """What the checks beyond the fence say of what was judged."""
+        if self.checks is None:
+            return
+        parts = [
+            PartRead(piece, found.next_offset, found.state)
+            for piece in slices
+            if (found := self._states.get(piece.partition)) is not None
+        ]
+        try:
+            yield from self.checks.findings(self.audit, parts)
+        except TopicUnavailable as error:
+            self._failures.append(error)
 
     def _begin(self) -> tuple[list[Slice], Checkpoint]:
         source = self.audit.source
@@ -217,7 +238,7 @@ def _limits_of(piece: Slice, found: SliceState | None) -> Iterator[Finding]:
             severity="notice",
             code="head-gone" if piece.start == piece.log_start else "range",
             text=f"{where} {what} offset {piece.start}: epochs that began before it "
-            f"are known only from a table (--table).",
+            f"are known only from a table (--table-topic, --table).",
             topic=piece.topic,
             partition=piece.partition,
             remedy="Give the table of its consumers: what is judged without it may "

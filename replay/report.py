@@ -319,6 +319,7 @@ class Report(msgspec.Struct, frozen=True):
         findings: What an operator should know, the worst first.
         what_if: What other settings would have said.
         remarks: What looks like a mistake in how the audit was asked for.
+        compared_with: What the topic was compared with beyond the fence, for people.
     """
 
     source: str
@@ -334,6 +335,7 @@ class Report(msgspec.Struct, frozen=True):
     findings: list[Finding]
     what_if: list[WhatIfReport]
     remarks: list[str]
+    compared_with: list[str] = []
     report: Literal["epochfence-audit"] = "epochfence-audit"
     version: Literal[1] = 1
 
@@ -348,7 +350,8 @@ class Report(msgspec.Struct, frozen=True):
         if starts:
             noun = "epoch start" if starts == 1 else "epoch starts"
             line = f"{line} {starts:,} {noun} known beforehand."
-        return [line] if self.partial is None else [line, f"Partial: {self.partial}."]
+        lines = [line, *self.compared_with]
+        return lines if self.partial is None else [*lines, f"Partial: {self.partial}."]
 
     def summary(self) -> str:
         """The whole report in a line."""

@@ -46,6 +46,7 @@ def sum_up(
     bounds: Bounds | None = None,
     findings: Iterable[Finding] = (),
     partial: str | None = None,
+    compared_with: Sequence[str] = (),
 ) -> Report:
     """Make the report.
 
@@ -57,6 +58,7 @@ def sum_up(
         bounds: What was to be read of each partition, where that is known.
         findings: What else was found.
         partial: Why not all was judged, None where it was.
+        compared_with: What it was compared with beyond the fence, for people.
     """
     states = audit.states() if states is None else states
     ledger = audit.ledger
@@ -85,6 +87,7 @@ def sum_up(
         findings=told,
         what_if=[_what_if_report(*one) for one in what_if],
         remarks=_remarks(states, audit.settings, ledger),
+        compared_with=[*compared_with],
     )
 
 

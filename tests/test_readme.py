@@ -64,6 +64,22 @@ def test_every_error_is_in_its_table() -> None:
     assert errors - table == {"EpochfenceError"}
 
 
+def test_every_check_is_in_its_table() -> None:
+    sources = [
+        path.read_text("utf-8")
+        for path in (_ROOT / "replay").glob("check*.py")
+        if path.stem != "checkpoint"
+    ]
+    found = {
+        (code, severity)
+        for source in sources
+        for severity, code in re.findall(r'severity="(\w+)",\s+code="([\w-]+)"', source)
+    }
+    assert sum(source.count("code=") for source in sources) == len(found)
+    table = re.findall(r"^\| `([\w-]+)` \| (\w+) \|", _README, re.MULTILINE)
+    assert sorted(table) == sorted(found)
+
+
 def test_its_lines_of_files_are_such_lines(tmp_path: Path) -> None:
     record, start = re.findall(r"```json\n(.*?)\n```", _README)
     records, table = tmp_path / "records.jsonl", tmp_path / "table.jsonl"
