@@ -278,6 +278,12 @@ def audit(
         _check_targets("--verdicts", verdicts, records, ledger, table)
         _check_targets("--parquet", parquet, records, ledger, table)
         _check_targets("--checkpoint", checkpoint, records, ledger, table)
+        if checkpoint is not None and (sink or group):
+            raise MisconfiguredError(
+                "--checkpoint", str(checkpoint), "it goes with no --sink or --group",
+                "What these have come to meanwhile lies behind the ends of the part "
+                "that was kept: leave one of both out.",
+            )  # fmt: skip
         _check_one_writer("--verdicts", verdicts, workers, checkpoint)
         _check_one_writer("--parquet", parquet, workers, checkpoint)
         source = None

@@ -70,7 +70,9 @@ def test_what_a_task_refuses_is_told_in_one_sentence(spark: SparkSession) -> Non
     with pytest.raises(PythonException) as caught:
         verdicts(records, Audit(settings, None)).collect()
     told = cause_of(caught.value)
-    assert told.startswith("orders[0] offset 1 (leader epoch None) comes after offset 1")
+    assert told.startswith(
+        "orders[0] offset 1 (leader epoch None) comes after offset 1"
+    )
     assert "\n" not in told
 
 
