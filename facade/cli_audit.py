@@ -47,6 +47,7 @@ from epochfence.epochs.topics import COORDINATION_TOPIC
 from epochfence.epochs.verdicts import REJECTED
 from epochfence.replay.audit import Audit, LedgerSource
 from epochfence.replay.checkpoint import CheckpointFile
+from epochfence.replay.collecting import rarely_collected
 from epochfence.replay.engine import TopicAudit
 from epochfence.replay.file_source import audit_file
 from epochfence.replay.files import (
@@ -223,7 +224,7 @@ def audit(
 
     epochfence audit -t orders -b localhost:9092 --what-if unstamped=admit
     """
-    with reported_errors():
+    with reported_errors(), rarely_collected():
         settings = fence_settings(scopes, stamp, authority, unstamped, max_jump)
         others = [what_if_settings(one, settings) for one in what_if or ()]
         _check_source(records, topic)

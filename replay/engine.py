@@ -130,14 +130,13 @@ class TopicAudit:
         keeps = self.checkpoint is not None
         if self.workers > 1 and len(tasks) > 1:
             judge_by_workers(job, tasks, listener, keeps=keeps, workers=self.workers)
-            return self.must_stop()
-        for task in tasks:
-            if self.must_stop():
-                return True
-            judge_here(job, task, listener, keeps=keeps, verdicts=self.verdicts)
-        return self.must_stop() and not all(
-            self._is_done(piece.partition) for piece in slices
-        )
+        else:
+            for task in tasks:
+                if self.must_stop():
+                    break
+                judge_here(job, task, listener, keeps=keeps, verdicts=self.verdicts)
+        is_whole = all(self._is_done(piece.partition) for piece in slices)
+        return self.must_stop() and not is_whole
 
     def _is_done(self, partition: int) -> bool:
         state = self._states.get(partition)

@@ -15,6 +15,7 @@ from multiprocessing.synchronize import Event
 from typing import NamedTuple
 
 from epochfence.epochs.errors import EpochfenceError
+from epochfence.replay.collecting import rarely_collected
 from epochfence.replay.often import Often
 from epochfence.replay.slices import Job, SliceFailed, SliceState, judge_slice
 from epochfence.replay.sources import VerdictWriter
@@ -164,11 +165,12 @@ def _work(
         told.put(one)
         return stop.is_set()
 
-    while not stop.is_set():
-        task = waiting.get()
-        if task is None:
-            return
-        try:
-            judge_here(job, task, listener, keeps=keeps)
-        except EpochfenceError as error:
-            told.put(Told(task.piece.partition, 0, -1, None, True, str(error)))
+    with rarely_collected():
+        while not stop.is_set():
+            task = waiting.get()
+            if task is None:
+                return
+            try:
+                judge_here(job, task, listener, keeps=keeps)
+            except EpochfenceError as error:
+                told.put(Told(task.piece.partition, 0, -1, None, True, str(error)))
