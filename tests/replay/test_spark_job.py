@@ -40,7 +40,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def test_agreement(spark: SparkSession, tmp_path: Path) -> None:
     tables: list[pa.Table] = []
     expected: dict[Place, object] = {}
-    audits = {}
+    audits: dict[str, Audit] = {}
     for seed in range(HISTORIES):
         made = world(seed, RECORDS)
         prefix = f"w{seed}."
@@ -70,7 +70,9 @@ def test_what_a_task_refuses_is_told_in_one_sentence(spark: SparkSession) -> Non
     with pytest.raises(PythonException) as caught:
         verdicts(records, Audit(settings, None)).collect()
     told = cause_of(caught.value)
-    assert told.startswith("orders[0] offset 1 (leader epoch None) comes after offset 1")
+    assert told.startswith(
+        "orders[0] offset 1 (leader epoch None) comes after offset 1"
+    )
     assert "\n" not in told
 
 
