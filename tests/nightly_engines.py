@@ -127,7 +127,7 @@ def main() -> int:
     faults = [place for place in expected if expected[place] != found.get(place)]
     print(Counter(expected.values()))
     taken_s = time.monotonic() - begun
-    print(f"{len(expected)} records, {len(found)} of them by Spark, in {taken_s:.0f} s, "
+    print(f"{len(expected)} records, {len(found)} by Spark, in {taken_s:.0f} s, "
           f"{len(faults)} faults: {faults[:10]}")  # fmt: skip
     return 1 if faults or len(expected) != len(found) else 0
 
