@@ -27,6 +27,7 @@ from confluent_kafka import Producer
 from epochfence import FencedProducer
 from support.ledgers import LedgerTopics, unnamed_topics
 from support.plugin import open_broker
+from support.stream import Headers
 from support.unavailable import Unavailable
 
 _PARTITIONS = 4
@@ -48,7 +49,7 @@ def write(topics: LedgerTopics, records: int, seed: int) -> str:
                 producer.take_over([topic])
             for number in range(records // 5):
                 value = rng.choice([*stamps[-1:] * 6, *stamps, b"damaged", None])
-                headers: list[tuple[str, bytes | None]] = [("trace", b"\xff")]
+                headers: Headers = [("trace", b"\xff")]
                 if rng.random() < 0.9:
                     headers.append(("epochfence", value))
                 plain.produce(
@@ -125,11 +126,9 @@ def main() -> int:
         found = by_spark(topics, topic, folder)
     faults = [place for place in expected if expected[place] != found.get(place)]
     print(Counter(expected.values()))
-    took_s = time.monotonic() - begun
-    print(
-        f"{len(expected)} records, {len(found)} of them by Spark, in {took_s:.0f} s, "
-        f"{len(faults)} faults: {faults[:10]}"
-    )
+    taken_s = time.monotonic() - begun
+    print(f"{len(expected)} records, {len(found)} by Spark, in {taken_s:.0f} s, "
+          f"{len(faults)} faults: {faults[:10]}")  # fmt: skip
     return 1 if faults or len(expected) != len(found) else 0
 
 

@@ -42,6 +42,8 @@ def test_schemas_and_the_type_marker_are_installed() -> None:
     for path in (_ROOT / "epochs").glob("*.avsc"):
         installed = files("epochfence.epochs") / path.name
         assert installed.read_bytes() == path.read_bytes()
+    sql = files("epochfence.replay") / "verdicts.sql"
+    assert sql.read_bytes() == (_ROOT / "replay" / "verdicts.sql").read_bytes()
 
 
 def test_the_library_needs_no_extra() -> None:

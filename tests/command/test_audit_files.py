@@ -503,7 +503,7 @@ BAD_OPTIONS: list[tuple[list[str], list[str]]] = [
     ),
     (["--topic", "t", "-b", "http://x:9092"], ["'http://x:9092' is no address"]),
     (["nowhere.jsonl", "--ledger", "LEDGER"], ["nowhere.jsonl", "No such file"]),
-    ([".", "--ledger", "LEDGER"], [".", "directory"]),
+    ([".", "--ledger", "LEDGER"], [".", "no *.parquet is in this folder"]),
     (["RECORDS", "--ledger", "nowhere"], ["nowhere", "No such file"]),
     (["RECORDS", "--ledger", "LEDGER", "--table", "nowhere"], ["nowhere"]),
     (["RECORDS", "--ledger", "RECORDS"], ["line 1"]),

@@ -40,7 +40,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def test_agreement(spark: SparkSession, tmp_path: Path) -> None:
     tables: list[pa.Table] = []
     expected: dict[Place, object] = {}
-    audits = {}
+    audits: dict[str, Audit] = {}
     for seed in range(HISTORIES):
         made = world(seed, RECORDS)
         prefix = f"w{seed}."
