@@ -18,6 +18,7 @@ from benchmarks import (
     ledger,
     partition_leaderships,
     produce,
+    replay,
     sinks,
     takeover,
 )
@@ -34,6 +35,7 @@ BENCHMARKS: dict[str, tuple[Measure, int]] = {
     "ledger": (ledger.measure, 5),
     "sinks": (sinks.measure, 7),
     "audit": (audit.measure, 3),
+    "replay": (replay.measure, 5),
     # The last: the broker goes on working when its partitions are deleted.
     "partition_leaderships": (partition_leaderships.measure, 5),
 }

@@ -1,9 +1,10 @@
 """How long a takeover takes: from the claim to the first write known as admitted.
 
 Beside what a leader without fencing would do: open an idempotent producer, and have
-one message acknowledged by each partition. (Half a second of both is the client's: so
+one message acknowledged by each partition. (Half a second of that is the client's: so
 long an idempotent producer waits before it asks for its id a second time, and the first
-time it is not connected yet.)
+time it is not connected yet. The client of barriers mostly is: it has asked for the
+topics.)
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -62,16 +63,15 @@ ON CONFLICT DO NOTHING
 _LOCK_POSITIONS = """
 SELECT txid_current(), topic, partition, topic_id, leader_epoch, next_offset
 FROM {schema}.positions AS stored
-JOIN unnest(%s::text[], %s::integer[]) AS asked (topic, partition)
+JOIN json_to_recordset(%s) AS asked (topic text, partition integer)
     USING (topic, partition)
 ORDER BY topic, partition
 FOR UPDATE OF stored
 """
 _STORE_POSITIONS = """
 INSERT INTO {schema}.positions (topic, partition, topic_id, leader_epoch, next_offset)
-SELECT * FROM unnest(
-    %s::text[], %s::integer[], %s::text[], %s::bigint[], %s::bigint[]
-)
+SELECT * FROM json_to_recordset(%s) AS told (topic text, partition integer,
+    topic_id text, leader_epoch bigint, next_offset bigint)
 WHERE txid_current() = %s
 ON CONFLICT (topic, partition) DO UPDATE SET topic_id = excluded.topic_id,
     leader_epoch = excluded.leader_epoch, next_offset = excluded.next_offset
@@ -215,8 +215,8 @@ class PostgresSink:
         fresh = [batch.place for batch in batches if batch.expected is None]
         if fresh:
             self._own(connection, _INSERT_MISSING, _columns(fresh))
-        places = _columns([batch.place for batch in batches])
-        rows = self._own(connection, _LOCK_POSITIONS, places)
+        places = _json(("topic", "partition"), [batch.place for batch in batches])
+        rows = self._own(connection, _LOCK_POSITIONS, [places])
         found = {
             (topic, partition): SinkPosition(*position)
             for _, topic, partition, *position in rows
@@ -229,11 +229,14 @@ class PostgresSink:
     def _store(
         self, connection: Connection, batches: Sequence[SinkBatch], transaction_id: int
     ) -> None:
-        positions = _columns([(*batch.place, *batch.position) for batch in batches])
+        positions = _json(
+            ("topic", "partition", *SinkPosition._fields),
+            [(*batch.place, *batch.position) for batch in batches],
+        )
         # In place of a transaction that was ended, there is none, or another: then
         # the statement itself gets another id. (psycopg refuses `commit()` and
         # `rollback()` here; it does not know of a statement that does the same.)
-        if not self._own(connection, _STORE_POSITIONS, [*positions, transaction_id]):
+        if not self._own(connection, _STORE_POSITIONS, [positions, transaction_id]):
             raise MisconfiguredError(
                 "apply", ..., "it has ended the transaction: if it was committed, its "
                 "changes stand without the position, and would come again",
@@ -279,6 +282,11 @@ class PostgresSink:
 def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
     """Rows as arrays, one a column: a statement takes as many as there are."""
     return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _json(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Rows as one parameter, which costs less to make than an array a column."""
+    return json.dumps([dict(zip(names, row, strict=True)) for row in rows])
 
 
 _STAGING = "pg_temp.epochfence_staging"

@@ -104,7 +104,7 @@ class EtcdElection(LineElection):
                 f"Use whole seconds from {_SHORTEST_TTL_S} to {_LONGEST_TTL_S}.",
             )  # fmt: skip
         self._ttl_s = ttl_s
-        self._interval_s = check_timeout(interval_s)
+        self._interval_s = check_timeout(interval_s, "interval_s")
 
     @property
     def revision(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,8 @@ def _endpoint(text: str) -> str:
     parts = urlsplit(text if "://" in text else f"http://{text}")
     rest = (parts.path.strip("/"), parts.query, parts.fragment, parts.username or "")
     if parts.scheme not in ("http", "https") or not parts.hostname or any(rest):
+        raise ValueError(text)
+    if re.search(r"\s", parts.hostname):
         raise ValueError(text)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}:{parts.port or _PORT}"
@@ -204,7 +207,7 @@ class EtcdConnection:
                 "with a role that may read and write the keys of elections.",
             ) from error  # fmt: skip
         if isinstance(error, ConnectionTimeoutError):
-            return f"no answer within {self._answer_s:g} s"
+            return f"no answer within {self._answer_s:.3g} s"
         if isinstance(error, ConnectionFailedError):
             return point_of(said)
         is_strange = isinstance(error, ApiVersionDiscoveryFailedError) or (

@@ -12,6 +12,8 @@ _TLS_REFUSED = re.compile(
 
 #: What matters in a long text of requests, or of urllib3.
 _POINT = re.compile(r"\[(?:Errno -?\d+|SSL\b[^]]*)\] [^'\")]+|Remote end [^'\")]+")
+#: Where in Python's own code it failed, cut off by the pattern above.
+_LINE_OF_SSL = re.compile(r" \(_ssl\.c:\d+\Z")
 _MAX_TEXT = 200
 
 
@@ -23,7 +25,7 @@ def is_tls_refusal(text: str) -> bool:
 def point_of(text: str) -> str:
     """What matters in a text."""
     found = _POINT.search(text)
-    return shortened(found.group() if found else text)
+    return shortened(_LINE_OF_SSL.sub("", found.group()) if found else text)
 
 
 def shortened(text: str) -> str:

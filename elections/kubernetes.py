@@ -77,6 +77,9 @@ class KubernetesElection(LineElection):
     - **Two never write the Lease one over the other**: `resourceVersion` is in each
       write, and one that is not the latest is refused.
     - **Elected, and lost, means out**: it stands again only with the next `campaign`.
+    - **A refusal may pass**: of what was allowed before (by a Role that is replaced, a
+      webhook, a server that starts), it is no answer for `lease_duration_s`, and a
+      wrong setting only after that.
 
     It needs the verbs `get`, `create` and `update` on `leases` of `coordination.k8s.io`
     in the namespace, and nothing else.
@@ -122,10 +125,12 @@ class KubernetesElection(LineElection):
         _check_name("namespace", namespace, _LABEL, _LONGEST_LABEL)
         self._scope = scope
         self._duration_s = lease_duration_s
-        self._interval_s = check_timeout(interval_s)
+        self._interval_s = check_timeout(interval_s, "interval_s")
         # A renewal is tried three times at least.
         answer_s = lease_duration_s * _RENEWED_WITHIN / 3
-        self._questions = LeaseQuestions(client, namespace, name, answer_s)
+        self._questions = LeaseQuestions(
+            client, namespace, name, answer_s, patience_s=lease_duration_s
+        )
         self._sighting = _Sighting(lease_duration_s)
 
     @property
@@ -254,6 +259,8 @@ class _LeasePlace(Place):
         spec = lease.spec or V1LeaseSpec()
         if self._is_own(lease):
             spec.renew_time = now()
+            # Others count by it, and somebody may have edited it.
+            spec.lease_duration_seconds = self._duration_s
         else:
             spec = self._taken(spec, self._transitions_of(lease) + 1)
         lease.spec = spec

@@ -11,6 +11,7 @@ import yaml
 from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import ConfigException
+from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
 from epochfence.epochs.errors import MisconfiguredError
 
@@ -87,7 +88,7 @@ def _namespace_of_pod() -> str:
 
 
 def _namespace_of_context(connect: str, name: str | None) -> str:
-    found: tuple[list[Any], Any] = config.list_kube_config_contexts(connect)
-    contexts, current = found
-    (meant,) = [one for one in contexts if one["name"] == (name or current["name"])]
-    return str(meant["context"].get("namespace") or _NAMESPACE)
+    # `list_kube_config_contexts` wants a current one, though another may be meant.
+    files: Any = KubeConfigMerger(connect)
+    loader: Any = KubeConfigLoader(files.config, active_context=name)
+    return str(loader.current_context["context"].get("namespace") or _NAMESPACE)

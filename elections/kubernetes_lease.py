@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
@@ -25,6 +26,7 @@ from urllib3.exceptions import (
 
 from epochfence.elections.errors import NoAnswerError
 from epochfence.elections.http_texts import is_tls_refusal, point_of, shortened
+from epochfence.elections.keeper import now_s
 from epochfence.epochs.errors import MisconfiguredError
 
 _BAD_REQUEST, _NOT_KNOWN, _NOT_ALLOWED, _NOT_FOUND = 400, 401, 403, 404
@@ -43,16 +45,26 @@ class LeaseQuestions:
         namespace: The Lease's.
         name: The Lease's.
         answer_s: How long a question may take, about.
+        patience_s: How long a refusal of what was allowed before counts as no answer.
     """
 
     def __init__(
-        self, client: ApiClient, namespace: str, name: str, answer_s: float
+        self,
+        client: ApiClient,
+        namespace: str,
+        name: str,
+        answer_s: float,
+        *,
+        patience_s: float,
     ) -> None:
         self._client = client
         self._api = CoordinationV1Api(client)
         self._namespace = namespace
         self._name = name
         self._answer_s = answer_s
+        self._patience_s = patience_s
+        #: Of each verb that was allowed before: since when it is refused, or infinity.
+        self._refused_since: dict[str, float] = {}
 
     @property
     def place(self) -> str:
@@ -69,9 +81,10 @@ class LeaseQuestions:
         """
         try:
             return self._ask(
+                "get",
                 lambda: self._api.read_namespaced_lease(
                     self._name, self._namespace, _request_timeout=self._answer_s
-                )
+                ),
             )
         except _NotFoundError:
             return None
@@ -90,9 +103,10 @@ class LeaseQuestions:
         )  # fmt: skip
         try:
             return self._ask(
+                "create",
                 lambda: self._api.create_namespaced_lease(
                     self._namespace, lease, _request_timeout=self._answer_s
-                )
+                ),
             )
         except _NotFoundError as error:
             raise MisconfiguredError(
@@ -111,9 +125,10 @@ class LeaseQuestions:
         """
         try:
             return self._ask(
+                "update",
                 lambda: self._api.replace_namespaced_lease(
                     self._name, self._namespace, lease, _request_timeout=self._answer_s
-                )
+                ),
             )
         except _NotFoundError as error:
             raise LeaseWrittenError("it was deleted") from error
@@ -122,7 +137,27 @@ class LeaseQuestions:
         """Close what is open to the server."""
         self._client.close()
 
-    def _ask(self, question: Callable[[], V1Lease]) -> V1Lease:
+    def _ask(self, verb: str, question: Callable[[], V1Lease]) -> V1Lease:
+        try:
+            lease = self._answer_to(question)
+        except MisconfiguredError as error:
+            if self._may_pass(verb):
+                raise NoAnswerError(error.problem) from error
+            raise
+        except (_NotFoundError, LeaseWrittenError):
+            self._refused_since[verb] = math.inf  # who is refused is not told so much
+            raise
+        self._refused_since[verb] = math.inf
+        return lease
+
+    def _may_pass(self, verb: str) -> bool:
+        """Whether a refusal is one of what was allowed before, and not for too long."""
+        if verb not in self._refused_since:
+            return False
+        since = self._refused_since[verb] = min(self._refused_since[verb], now_s())
+        return now_s() < since + self._patience_s
+
+    def _answer_to(self, question: Callable[[], V1Lease]) -> V1Lease:
         try:
             try:
                 lease = question()

@@ -78,8 +78,8 @@ class PostgresElection(Candidate):
             )  # fmt: skip
         self._key = lock_key(scope)
         self._scope = scope
-        self._silence_s = check_timeout(silence_s)
-        self._interval_s = check_timeout(interval_s)
+        self._silence_s = check_timeout(silence_s, "silence_s")
+        self._interval_s = check_timeout(interval_s, "interval_s")
         if interval_s > silence_s / 3:
             raise MisconfiguredError(
                 "interval_s", interval_s, f"too long for silence_s = {silence_s:g}",

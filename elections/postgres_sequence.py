@@ -91,7 +91,9 @@ class PostgresSequence:
             ((number,),) = session.ask(_NEXT, self._sequence)
         except errors.InsufficientPrivilege as error:
             raise self._misconfigured(
-                text_of(error), f"GRANT USAGE ON SEQUENCE {self._sequence} TO ..."
+                text_of(error),
+                f"Its role needs USAGE on the sequence, and on a schema of yours: "
+                f"GRANT USAGE ON SEQUENCE {self._sequence} TO <role>",
             ) from error
         except errors.SequenceGeneratorLimitExceeded as error:
             raise self._misconfigured(
@@ -101,7 +103,7 @@ class PostgresSequence:
         except psycopg.Error as error:
             raise self._misconfigured(
                 f"the server refuses it: {text_of(error)}",
-                "Name a sequence as SQL does.",
+                "Name a sequence as SQL does: 'billing_epoch', 'app.billing_epoch'",
             ) from error
         return int(number or b"")
 

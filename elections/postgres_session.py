@@ -50,6 +50,7 @@ _REFUSED = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|pg_hba\.conf "
     r"rejects|(?:role|database) \".*\" does not exist|not permitted to log in"
     r"|permission denied for database|does not support SSL"
+    r"|definition of service \".*\" not found"
 )
 
 
@@ -241,5 +242,7 @@ def _rows_of(result: PGresult) -> Rows:
 
 
 def text_of(error: psycopg.Error) -> str:
-    """What the server says, in one line."""
-    return " ".join(str(error).split()).rstrip(".")
+    """What the server says, in one line, without libpq's hints (behind a tab)."""
+    said = str(error).split("\n")
+    told = " ".join(line for line in said if not line.startswith("\t"))
+    return " ".join(told.split()).rstrip(".")

@@ -87,7 +87,7 @@ class ZookeeperElection(LineElection):
         super().__init__()
         self._path = election_path(scope)
         self._scope = scope
-        self._session_s = check_timeout(session_timeout_s)
+        self._session_s = check_timeout(session_timeout_s, "session_timeout_s")
         self._settings = checked_settings(settings)
         self._connect = connect
         if isinstance(connect, str):

@@ -108,13 +108,14 @@ class Acknowledged:
             for offset in range(start, end):
                 if offset in standing or offset in self._before:
                     self._before = self._before.between(0, offset)
-                    self._truncate(offset)
+                    self.cut_from(offset)
                 standing.add(offset)
         # Not before: what was asked about at these offsets earlier is lost.
         self.asked.update(asked)
         asked.clear()
 
-    def _truncate(self, offset: int) -> None:
+    def cut_from(self, offset: int) -> None:
+        """Take in that the log was truncated to an offset after all of this."""
         self.lost.append(self.standing.split_off(offset))
         self.truncated_to = min(self.truncated_to, offset)
         gone = [asked for asked in self.asked if asked >= offset]
@@ -123,7 +124,7 @@ class Acknowledged:
     def extend(self, later: Acknowledged) -> None:
         """Take in acknowledgements that came after those here."""
         if later.is_truncated:
-            self._truncate(later.truncated_to)
+            self.cut_from(later.truncated_to)
         self.cut_by(later.standing)
         self.lost += later.lost
         self.standing.update(later.standing)
@@ -132,12 +133,21 @@ class Acknowledged:
         self.asked_lost += later.asked_lost
         self.asked_nowhere += later.asked_nowhere
 
+    def came_after(self, end: int) -> None:
+        """Take in that all below `end` had been acknowledged before any of this.
+
+        So an offset that falls back does tell of a truncation.
+        """
+        starts = [one.start for one in (self.standing, *self.lost) if one]
+        if starts and min(starts) < end:
+            self.truncated_to = min(self.truncated_to, *starts)
+
     def cut_by(self, offsets: OffsetRanges) -> None:
         """Take in what of these is lost, by offsets that came after them."""
         for start, end in offsets.ranges():
             again = self.standing.between(start, end)
             if again:
-                self._truncate(again.start)
+                self.cut_from(again.start)
 
     def everyone(self) -> Iterator[tuple[int | None, Asked]]:
         """Whoever asked, with the offset; None where none was told."""

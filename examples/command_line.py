@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import socket
 import sys
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +22,10 @@ from confluent_kafka import KafkaException
 from epochfence import EpochfenceError, Ledger, MisconfiguredError
 from epochfence.elections import Election, KafkaElection
 from epochfence.epochs.topics import COORDINATION_TOPIC, TABLE_TOPIC
+
+_LONGEST_S = 1e8
+_MINUTE_S = 60
+_LARGEST = 10**15
 
 
 class Stopped(Exception):
@@ -79,25 +85,58 @@ def add_leader_options(
         help="where the election is held (%(default)s)",
     )  # fmt: skip
     group.add_argument(
-        "--silence", type=positive, default=10.0, metavar="SECONDS", dest="silence_s",
+        "--silence", type=silence, default=10.0, metavar="SECONDS", dest="silence_s",
         help="how long a leader may be silent until another is elected (%(default)s)",
     )  # fmt: skip
 
 
+def seconds(text: str, shortest_s: float, longest_s: float) -> float:
+    """A time within bounds, for argparse; "nan" is within none."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not shortest_s <= number <= longest_s:
+        raise argparse.ArgumentTypeError(
+            f"{text} is not between {shortest_s:g} and {longest_s:g} seconds"
+        )
+    return number
+
+
 def positive(text: str) -> float:
-    """A number above 0, for argparse."""
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    """From a millisecond to about three years, for argparse."""
+    return seconds(text, 0.001, _LONGEST_S)
+
+
+def not_negative(text: str) -> float:
+    """From nothing to about three years, for argparse."""
+    return seconds(text, 0, _LONGEST_S)
+
+
+def silence(text: str) -> float:
+    """How long a leader may be silent, for argparse: Kafka's groups allow an hour."""
+    return seconds(text, 0.1, 3600)
+
+
+def number_of(text: str, largest: int) -> int:
+    """A whole number from 1 on, for argparse."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    if not 1 <= number <= largest:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {largest}")
     return number
 
 
 def whole(text: str) -> int:
     """A whole number above 0, for argparse."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return number
+    return number_of(text, _LARGEST)
+
+
+def port(text: str) -> int:
+    """The number of a port, for argparse."""
+    return number_of(text, 65535)
 
 
 def kafka_config(options: argparse.Namespace) -> dict[str, Any]:
@@ -147,13 +186,26 @@ def open_election(
         options: As `add_leader_options` has them.
         scope: What to lead.
         conninfo: PostgreSQL, where the election may be held there.
+
+    Raises:
+        MisconfiguredError: The election is to be held where it cannot be.
     """
     silence_s: float = options.silence_s
     if options.election == "postgres":
-        from epochfence.elections import PostgresElection  # the extra `postgres`
-
+        if not conninfo:
+            raise MisconfiguredError(
+                "--election", "postgres", "nobody knows where that is",
+                "Say it (--postgres CONNINFO), or leave the election to Kafka.",
+            )  # fmt: skip
+        try:
+            from epochfence.elections import PostgresElection  # the extra `postgres`
+        except ImportError as error:
+            raise MisconfiguredError(
+                "--election", "postgres", f"psycopg cannot be used ({error})",
+                "Install it: pip install 'epochfence[postgres]'.",
+            ) from error  # fmt: skip
         return PostgresElection(
-            conninfo or "", scope, silence_s=silence_s, interval_s=silence_s / 5
+            conninfo, scope, silence_s=silence_s, interval_s=silence_s / 5
         )
     config = {
         **kafka_config(options),
@@ -163,10 +215,29 @@ def open_election(
     return KafkaElection(config, scope, topic=options.coordination_topic)
 
 
+class _Once(logging.Filter):
+    """Lets no line through that was said in the minute before, however often."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said_s: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this line is new."""
+        # Clients tell their names, and how long something took: which differ.
+        text, now_s = re.sub(r"[0-9]+", "0", record.getMessage()), time.monotonic()
+        if now_s - self._said_s.get(text, float("-inf")) < _MINUTE_S:
+            return False
+        self._said_s[text] = now_s
+        return True
+
+
 @contextmanager
 def reported_errors() -> Generator[None, None, None]:
     """End the program with a sentence: code 2 where a setting is wrong, else 1."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_Once())
     try:
         yield
     except MisconfiguredError as error:
@@ -190,11 +261,16 @@ def cursor_numbers(cursor: bytes, parts: int) -> list[int]:
     """
     numbers = cursor.decode("utf-8", "replace").split(":")
     if len(numbers) != parts or not all(number.isdecimal() for number in numbers):
-        raise Stopped(
-            f"the topic's last cursor is {cursor!r}: not one of this program's. Give "
-            f"it a topic, and a scope, of its own."
-        )
+        raise strange(cursor)
     return [int(number) for number in numbers]
+
+
+def strange(cursor: bytes) -> Stopped:
+    """What to say of a cursor that cannot be this program's."""
+    return Stopped(
+        f"the topic's last cursor is {cursor!r}: not one of this program's. Give it a "
+        f"topic, and a scope, of its own."
+    )
 
 
 def counted(counts: Mapping[Any, int]) -> str:

@@ -4,8 +4,9 @@ An application writes what happened, and the message that tells of it, in one
 transaction: the message is a row of the table `outbox`. This relay sends the rows to a
 topic. Run it twice or more, one leads:
 
-    python outbox_relay.py create-table --postgres CONNINFO --partitions 4
-    python outbox_relay.py run --postgres CONNINFO -b localhost:9092 --topic orders
+    python outbox_relay.py create-table --postgres CONNINFO \\
+        --topic orders --partitions 4
+    python outbox_relay.py run --postgres CONNINFO -b localhost:9092
 
     INSERT INTO outbox (key, value) VALUES ('order-7', '{"state": "paid"}');
 
@@ -17,27 +18,41 @@ examples/README.md says why, and what it takes.
 from __future__ import annotations
 
 import argparse
+import re
+import sys
+import time
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
+from uuid import UUID
 
-import psycopg
-from confluent_kafka import KafkaException
-from psycopg import sql
+from confluent_kafka import KafkaError, KafkaException
+
+try:
+    import psycopg
+    from psycopg import sql
+except ImportError as error:
+    print(
+        f"error: psycopg cannot be used ({error}). "
+        f"Install it: pip install 'epochfence[postgres]'",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 from command_line import (
     Stopped,
     add_kafka_options,
     add_leader_options,
     counted,
-    cursor_numbers,
     gapless_config,
+    number_of,
     open_election,
     open_ledger,
     parser_of,
     positive,
     reported_errors,
     say,
+    strange,
     tell_state,
     whole,
 )
@@ -52,6 +67,8 @@ from epochfence import (
 from epochfence.elections import Election
 
 # The place of a row is (xid, id): the transaction that wrote it, and its number in it.
+# A database that goes back to an older state gives both again, to other rows; it never
+# gives a `token` again.
 # `partition` goes by the key, and is kept with the row: two relays, or two versions of
 # this program, cannot send a row different ways.
 TABLE = """
@@ -60,12 +77,23 @@ CREATE TABLE outbox (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     key text NOT NULL,
     value text NOT NULL,
+    token uuid NOT NULL DEFAULT gen_random_uuid(),
     partition int NOT NULL GENERATED ALWAYS AS
         (('x' || left(md5(key), 7))::bit(28)::int % {partitions}) STORED,
     sent_at timestamptz
 );
 CREATE INDEX outbox_unsent ON outbox (xid, id) WHERE sent_at IS NULL;
+CREATE TABLE outbox_relay (
+    is_all boolean PRIMARY KEY DEFAULT true CHECK (is_all),
+    topic text NOT NULL,
+    scope text NOT NULL
+);
+INSERT INTO outbox_relay (topic, scope) VALUES ({topic}, {scope});
 """
+
+# Two relays with other topics, or other scopes, would both lead, and each mark what the
+# other has not sent: so the table says which, and no relay is asked.
+TOPIC_AND_SCOPE = "SELECT topic, scope FROM outbox_relay"
 
 # Every transaction below `pg_snapshot_xmin` has ended, and whatever begins from now on
 # is above it. So no row can appear among those that were sent, or before them: rows
@@ -74,16 +102,26 @@ CREATE INDEX outbox_unsent ON outbox (xid, id) WHERE sent_at IS NULL;
 SETTLED = "xid < pg_snapshot_xmin(pg_current_snapshot())"
 
 UNSENT = f"""
-SELECT xid::text || ':' || id, id, key, value, partition FROM outbox
+SELECT xid::text || ':' || id || ':' || token, id, token, key, value, partition
+FROM outbox
 WHERE sent_at IS NULL AND {SETTLED}
 ORDER BY xid, id LIMIT %s
 """
 
-MARK = "UPDATE outbox SET sent_at = now() WHERE id = ANY(%s) AND sent_at IS NULL"
-
-MARK_UP_TO = """
+MARK = """
 UPDATE outbox SET sent_at = now()
-WHERE partition = %s AND sent_at IS NULL AND (xid, id) <= (%s::text::xid8, %s)
+WHERE id = ANY(%s) AND token = ANY(%s) AND sent_at IS NULL
+"""
+
+TOKEN = "SELECT token::text FROM outbox WHERE id = %s"
+
+UP_TO = "partition = %s AND sent_at IS NULL AND (xid, id) <= (%s::text::xid8, %s)"
+
+COUNT_UP_TO = f"SELECT count(*) FROM outbox WHERE {UP_TO}"
+
+MARK_UP_TO = f"""
+UPDATE outbox SET sent_at = now() WHERE {UP_TO}
+AND EXISTS (SELECT FROM outbox WHERE id = %s AND token = %s::uuid)
 """
 
 IS_SETTLED = "SELECT %s::text::xid8 < pg_snapshot_xmin(pg_current_snapshot())"
@@ -92,8 +130,36 @@ IN_DOUBT = f"""
 SELECT count(*) FROM outbox WHERE partition = %s AND sent_at IS NULL AND {SETTLED}
 """
 
+# The transaction behind which rows wait, if any do. Of other users' it may not be told
+# how old they are.
+HELD_UP = """
+SELECT xid::text, who, extract(epoch FROM now() - began)::float
+FROM (
+    SELECT transaction AS xid, prepared AS began,
+        format('the prepared transaction %L of the database %I: COMMIT PREPARED it, '
+               'or ROLLBACK PREPARED', gid, database) AS who
+    FROM pg_prepared_xacts
+    UNION ALL
+    SELECT backend_xid, xact_start,
+        format('the open transaction of process %s, of the database %I: end it, or '
+               'SELECT pg_terminate_backend(%s)', pid, datname, pid)
+    FROM pg_stat_activity
+) AS transactions
+WHERE xid = pg_snapshot_xmin(pg_current_snapshot())::xid AND EXISTS (
+    SELECT FROM outbox
+    WHERE sent_at IS NULL AND xid >= pg_snapshot_xmin(pg_current_snapshot())
+)
+"""
+
+_CURSOR = re.compile(r"([0-9]+):([0-9]+):([0-9a-f-]{36})")
 _DATABASE_S = 10
 _CONFIRM_S = 30.0
+_REMEDY = (
+    "The database was restored or failed over to an older state, or is another one: "
+    "which rows were sent is not known, and none is marked. Compare the rows that are "
+    "not marked with the topic, and mark those that are there; then name a new topic "
+    "in the table outbox_relay (topic, and scope), and start the relays anew."
+)
 
 
 class UnknownOutcomeError(Exception):
@@ -105,9 +171,15 @@ class Row(NamedTuple):
 
     cursor: str
     id: int
+    token: UUID
     key: str
     value: str
     partition: int
+
+    @property
+    def size(self) -> int:
+        """Its bytes, without what Kafka and the stamp add."""
+        return len(self.key.encode()) + len(self.value.encode())
 
 
 class Relay:
@@ -120,6 +192,7 @@ class Relay:
         batch: How many rows are handed over, confirmed and marked at once.
         interval_s: How often to look for rows where there were none.
         trusts_marks: Whether to go by the marks alone where cursors are gone.
+        patience_s: How long rows may wait behind a transaction until it says so.
     """
 
     def __init__(
@@ -131,6 +204,7 @@ class Relay:
         batch: int,
         interval_s: float,
         trusts_marks: bool,
+        patience_s: float = 10.0,
     ) -> None:
         self._conninfo = conninfo
         self._topic = topic
@@ -138,6 +212,9 @@ class Relay:
         self._batch = batch
         self._interval_s = interval_s
         self._trusts_marks = trusts_marks
+        self._patience_s = patience_s
+        #: The transaction behind which rows wait, since when, and if it was told.
+        self._held_up: tuple[str, float, bool] | None = None
 
     def work(self, tenure: Tenure) -> None:
         """Send rows until the tenure is over, or until an outcome is not known."""
@@ -148,6 +225,7 @@ class Relay:
                 while not tenure.over.is_set():
                     rows = self._unsent(connection)
                     if not rows:
+                        self._look_what_holds_up(connection)
                         tenure.wait(self._interval_s)
                     elif not self._send(connection, tenure, rows):
                         break
@@ -174,19 +252,28 @@ class Relay:
         """
         recovered = tenure.recovered
         assert recovered is not None  # `cursors=True` asks for it
+        told = topic_and_scope(connection)
+        if told != (self._topic, tenure.leadership.scope):
+            raise Stopped(
+                f"the table outbox goes to the topic {told[0]} under the scope "
+                f"{told[1]} by now: start this relay anew"
+            )
         for (_, partition), cursor in sorted(recovered.cursors.items()):
             if cursor is None:
                 continue
-            xid, number = cursor_numbers(cursor, 2)
+            found = _CURSOR.fullmatch(cursor.decode("utf-8", "replace"))
+            if found is None:
+                raise strange(cursor)
+            xid, number, token = int(found[1]), int(found[2]), found[3]
             settled = connection.execute(IS_SETTLED, [str(xid)]).fetchone()
             if settled is None or not settled[0]:
                 raise Stopped(
                     f"partition {partition} of {self._topic} was sent rows up to "
-                    f"{xid}:{number}, which this database has not come to: it was "
-                    f"restored, or is another one. Rows are no more what was sent: "
-                    f"give it a new topic, or another outbox."
+                    f"{xid}:{number}, which this database has not come to. {_REMEDY}"
                 )
-            marked = connection.execute(MARK_UP_TO, [partition, str(xid), number])
+            up_to = [partition, str(xid), number]
+            self._check_row(connection, up_to, token)
+            marked = connection.execute(MARK_UP_TO, [*up_to, number, token])
             if marked.rowcount:
                 say(f"partition {partition}: {marked.rowcount} more rows were admitted")
         for _, partition in sorted(recovered.unknown):
@@ -198,6 +285,50 @@ class Relay:
                     f"that are not marked may have been sent. Mark those that were, or "
                     f"have all of them sent (again): --trust-marks"
                 )
+
+    def _check_row(
+        self, connection: psycopg.Connection[Any], up_to: list[Any], token: str
+    ) -> None:
+        """Return if the row that was sent last is the one that is there.
+
+        Or if it was deleted, and whatever was before it is marked, as it was.
+
+        Raises:
+            Stopped: The rows are not those that were sent.
+        """
+        partition, _, number = up_to
+        last_sent = (
+            f"the last row that partition {partition} of {self._topic} was sent is row "
+            f"{number} with the token {token}"
+        )
+        found = connection.execute(TOKEN, [number]).fetchone()
+        if found is None:
+            before = connection.execute(COUNT_UP_TO, up_to).fetchone()
+            if before and before[0]:
+                raise Stopped(
+                    f"{last_sent}; it is not there, and {before[0]} rows before it are "
+                    f"not marked. {_REMEDY}"
+                )
+        elif found[0] != token:
+            raise Stopped(
+                f"{last_sent}; row {number} in this database has the token {found[0]}. "
+                f"{_REMEDY}"
+            )
+
+    def _look_what_holds_up(self, connection: psycopg.Connection[Any]) -> None:
+        """Say, once, which transaction rows have been waiting behind for long."""
+        found = connection.execute(HELD_UP).fetchone()
+        if found is None:
+            self._held_up = None
+            return
+        xid, who, age_s = found
+        if self._held_up is None or self._held_up[0] != xid:
+            self._held_up = (xid, time.monotonic(), False)
+        _, since_s, is_told = self._held_up
+        if not is_told and time.monotonic() - since_s >= self._patience_s:
+            age = "of unknown age" if age_s is None else f"{age_s:.0f} s old"
+            say(f"warning: rows wait behind a transaction, {age}: {who}")
+            self._held_up = (xid, since_s, True)
 
     def _unsent(self, connection: psycopg.Connection[Any]) -> list[Row]:
         found = connection.execute(UNSENT, [self._batch]).fetchall()
@@ -216,22 +347,31 @@ class Relay:
             UnknownOutcomeError: A delivery failed: nothing may be sent behind it.
             Stopped: A row cannot be sent.
         """
-        handed: list[int] = []
+        handed: list[Row] = []
+        failed: UnknownOutcomeError | None = None
         for row in rows:
-            if not self._hand_over(tenure, row):
+            try:
+                if not self._hand_over(tenure, row):
+                    break
+            except UnknownOutcomeError as error:
+                failed = error  # by which row, the answer tells
                 break
-            handed.append(row.id)
-        if not handed:
+            handed.append(row)
+        if not handed and failed is None:
             return False
         receipts = tenure.producer.confirm(_CONFIRM_S)
         if receipts.undelivered:
+            self._check_sizes(receipts, handed)
             raise UnknownOutcomeError(_failures(receipts))
+        if failed is not None:
+            raise failed
         if not receipts.are_all_admitted:
             say(f"epoch {tenure.leadership.epoch}: {counted(receipts.counts)}")
             if tenure.deposed is None:
                 raise UnknownOutcomeError("an unclean election took messages")
             return False
-        connection.execute(MARK, [handed])
+        ids, tokens = [row.id for row in handed], [row.token for row in handed]
+        connection.execute(MARK, [ids, tokens])
         say(f"epoch {tenure.leadership.epoch}: {len(handed)} rows admitted")
         return True
 
@@ -245,17 +385,51 @@ class Relay:
             )
         while not tenure.over.is_set():
             try:
-                tenure.producer.produce(
-                    self._topic, row.value, row.key, row.partition, cursor=row.cursor
-                )
-                return True
-            except BufferError:
-                tenure.producer.poll(0.1)
+                try:
+                    tenure.producer.produce(
+                        self._topic,
+                        row.value,
+                        row.key,
+                        row.partition,
+                        cursor=row.cursor,
+                    )
+                    return True
+                except BufferError:
+                    tenure.producer.poll(0.1)
             except KafkaException as error:
-                if error.args[0].fatal():  # an earlier delivery has failed
-                    raise UnknownOutcomeError(str(error.args[0].str())) from error
-                raise Stopped(f"row {row.id} cannot be sent: {error}") from error
+                raise self._refused(row, error.args[0]) from error
         return False
+
+    def _refused(self, row: Row, cause: KafkaError) -> Exception:
+        """What to raise where the client does not take a row."""
+        if cause.fatal() or cause.code() == KafkaError._FATAL:
+            return UnknownOutcomeError(cause.str())  # an earlier delivery has failed
+        if cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return Stopped(
+                f"row {row.id} cannot be sent: its {row.size:,} bytes are more than "
+                f"the client takes. Have it take more (-X message.max.bytes=N), and "
+                f"the topic (max.message.bytes of {self._topic}); or make it smaller."
+            )
+        return Stopped(f"row {row.id} cannot be sent: {cause.str()}")
+
+    def _check_sizes(self, receipts: Receipts, handed: Sequence[Row]) -> None:
+        """See that nothing was too large for the topic.
+
+        Raises:
+            Stopped: Something was. It would be, whoever sends it.
+        """
+        for failed in receipts.undelivered:
+            rows = [row for row in handed if row.partition == failed.partition]
+            if failed.error != "MSG_SIZE_TOO_LARGE" or not rows:
+                continue
+            largest = max(rows, key=lambda row: row.size)
+            raise Stopped(
+                f"row {largest.id} cannot be sent: {self._topic}, partition "
+                f"{failed.partition}, has refused {failed.messages} messages as too "
+                f"large, and this row is the largest of them, with {largest.size:,} "
+                f"bytes. Raise max.message.bytes of the topic, or make the row "
+                f"smaller; where the row is small, send less at once (-X batch.size=N)."
+            )
 
 
 def _failures(receipts: Receipts) -> str:
@@ -281,34 +455,59 @@ def connected(conninfo: str) -> Generator[psycopg.Connection[Any], None, None]:
         yield connection
 
 
+def create_tables(
+    connection: psycopg.Connection[Any], topic: str, scope: str | None, partitions: int
+) -> None:
+    """Create the table, and the one that says where its rows go."""
+    given = {
+        "topic": topic,
+        "scope": scope or f"outbox/{topic}",
+        "partitions": partitions,
+    }
+    literals = {name: sql.Literal(value) for name, value in given.items()}
+    connection.execute(sql.SQL(TABLE).format(**literals))
+
+
+def topic_and_scope(connection: psycopg.Connection[Any]) -> tuple[str, str]:
+    """Where the table's rows go, and what is led to send them.
+
+    Raises:
+        Stopped: Nobody has said.
+    """
+    found = connection.execute(TOPIC_AND_SCOPE).fetchone()
+    if found is None:
+        raise Stopped("the table outbox_relay is empty: it has the topic and the scope")
+    topic, scope = found
+    return topic, scope
+
+
 def create_table(options: argparse.Namespace) -> None:
-    """Create the table `outbox`, once."""
-    partitions = sql.Literal(options.partitions)
+    """Create the table `outbox`, and `outbox_relay`, once."""
     with connected(options.postgres) as connection:
-        connection.execute(sql.SQL(TABLE).format(partitions=partitions))
-    say(f"created: outbox, for a topic of {options.partitions} partitions")
+        create_tables(connection, options.topic, options.scope, options.partitions)
+    say(f"created: outbox, for {options.topic} and its {options.partitions} partitions")
 
 
 def run(options: argparse.Namespace) -> None:
     """Lead whenever it can, until SIGTERM or SIGINT."""
     with connected(options.postgres) as connection:
-        connection.execute("SELECT xid, partition, sent_at FROM outbox LIMIT 0")
-    scope: str = options.scope or f"outbox/{options.topic}"
+        connection.execute("SELECT xid, token, sent_at FROM outbox LIMIT 0")
+        topic, scope = topic_and_scope(connection)
     config = gapless_config(options)
     with (
-        open_ledger(options) as ledger,
         closing(open_election(options, scope, options.postgres)) as election,
+        open_ledger(options) as ledger,
     ):
         relay = Relay(
             options.postgres,
-            options.topic,
+            topic,
             election,
             batch=options.batch,
             interval_s=options.interval_s,
             trusts_marks=options.trust_marks,
         )
         lead(
-            config, ledger, election, scope, [options.topic],
+            config, ledger, election, scope, [topic],
             holder=options.holder, cursors=True, on_state=tell_state,
         ).serve(relay.work)  # fmt: skip
 
@@ -320,7 +519,7 @@ def main() -> None:
     create = commands.add_parser("create-table", help="create the table outbox")
     create.set_defaults(do=create_table)
     create.add_argument(
-        "--partitions", type=whole, required=True, metavar="N",
+        "--partitions", type=partitions, required=True, metavar="N",
         help="of the topic; a key stays in its partition for good",
     )  # fmt: skip
     relay = commands.add_parser("run", help="send rows, while this process leads")
@@ -330,8 +529,8 @@ def main() -> None:
             "--postgres", required=True, metavar="CONNINFO",
             help="such as postgresql://user@host/database",
         )  # fmt: skip
-    relay.add_argument("--topic", required=True, help="where rows are sent")
-    relay.add_argument("--scope", metavar="S", help="what to lead (outbox/TOPIC)")
+    create.add_argument("--topic", required=True, help="where rows are sent")
+    create.add_argument("--scope", metavar="S", help="what is led (outbox/TOPIC)")
     relay.add_argument(
         "--batch", type=whole, default=500, metavar="N",
         help="rows that are sent, confirmed and marked at once (%(default)s)",
@@ -351,12 +550,22 @@ def main() -> None:
         options.do(options)
 
 
+def partitions(text: str) -> int:
+    """A number of partitions, for argparse."""
+    return number_of(text, 100_000)
+
+
 @contextmanager
 def _reported_database_errors() -> Generator[None, None, None]:
     try:
         yield
     except psycopg.errors.UndefinedTable:
         raise Stopped("there is no table outbox: create it (create-table)") from None
+    except psycopg.errors.UndefinedColumn as error:
+        raise Stopped(
+            f"the table outbox is not one that create-table has made: "
+            f"{error.diag.message_primary}"
+        ) from None
     except psycopg.errors.DuplicateTable:
         raise Stopped("there is a table outbox already") from None
     except psycopg.Error as error:

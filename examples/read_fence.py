@@ -23,6 +23,7 @@ import argparse
 import json
 import logging
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -41,9 +42,11 @@ from command_line import (
     add_kafka_options,
     add_leader_options,
     kafka_config,
+    not_negative,
     open_election,
     open_ledger,
     parser_of,
+    port,
     reported_errors,
     say,
     tell_state,
@@ -68,6 +71,8 @@ _LOOK_S = 0.05
 _ITEMS = "/items/"
 #: The largest item, in bytes.
 MAX_ITEM_BYTES = 100_000
+#: Hosts by which a server listens, and nobody is reached.
+_EVERYWHERE = ("", "0.0.0.0", "::")
 
 
 class Answer(NamedTuple):
@@ -353,19 +358,55 @@ def _json(status: HTTPStatus, told: dict[str, Any]) -> Answer:
     return Answer(status, body, (("Content-Type", "application/json"),))
 
 
-@contextmanager
-def opened_store(options: argparse.Namespace) -> Generator[Store, None, None]:
-    """The store that the options name, not started yet; closed in the end."""
-    address = options.address or f"http://{options.host}:{options.port}"
-    if urlsplit(address).scheme not in ("http", "https"):
+def address_of(options: argparse.Namespace) -> str:
+    """Where clients are sent when this process leads.
+
+    Raises:
+        MisconfiguredError: They cannot be sent there.
+    """
+    host: str = options.host
+    if options.address is None:
+        if host in _EVERYWHERE:
+            raise MisconfiguredError(
+                "--host", host, "the process listens at every address it has, and "
+                "clients have to be sent to one of them",
+                "Name it: --address http://pod-7:8001.",
+            )  # fmt: skip
+        return f"http://{f'[{host}]' if ':' in host else host}:{options.port}"
+    address: str = options.address.rstrip("/")
+    if not _is_origin(address):
         raise MisconfiguredError(
             "--address", address, "clients cannot be sent there",
             "Give a URL without a path, such as http://pod-7:8001.",
         )  # fmt: skip
+    return address
+
+
+def _is_origin(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return False
+    has_more = parts.path or parts.query or parts.fragment
+    is_printable = address.isascii() and address.isprintable() and " " not in address
+    return (
+        parts.scheme in ("http", "https")
+        and bool(host)
+        and host not in _EVERYWHERE
+        and not has_more
+        and is_printable
+    )
+
+
+@contextmanager
+def opened_store(options: argparse.Namespace) -> Generator[Store, None, None]:
+    """The store that the options name, not started yet; closed in the end."""
+    address = address_of(options)
     scope = options.scope or f"items/{options.topic}"
     with (
-        open_ledger(options) as ledger,
         closing(open_election(options, scope, options.postgres)) as election,
+        open_ledger(options) as ledger,
     ):
         store = Store(
             kafka_config(options),
@@ -374,7 +415,7 @@ def opened_store(options: argparse.Namespace) -> Generator[Store, None, None]:
             scope,
             options.topic,
             holder=options.holder,
-            address=address.rstrip("/"),
+            address=address,
             staleness_s=options.staleness_s,
             on_state=tell_state,
         )
@@ -384,19 +425,20 @@ def opened_store(options: argparse.Namespace) -> Generator[Store, None, None]:
             store.close()
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(text: str | None = __doc__) -> argparse.ArgumentParser:
     """The options, which read_fence_asgi.py has too."""
-    made = parser_of(__doc__)
+    made = parser_of(text)
     made.add_argument("--topic", required=True, help="the items' history")
     made.add_argument("--scope", metavar="S", help="what to lead (items/TOPIC)")
     made.add_argument("--host", default="127.0.0.1", help="(%(default)s)")
-    made.add_argument("--port", type=int, default=8001, help="(%(default)s)")
+    made.add_argument("--port", type=port, default=8001, help="(%(default)s)")
     made.add_argument(
         "--address", metavar="URL",
         help="where clients reach this process (http://HOST:PORT)",
     )  # fmt: skip
     made.add_argument(
-        "--staleness", type=float, default=0.0, metavar="SECONDS", dest="staleness_s",
+        "--staleness", type=not_negative, default=0.0, metavar="SECONDS",
+        dest="staleness_s",
         help="a read may be so much behind a new leader's writes, by this machine's "
         "clock (%(default)s: not at all)",
     )  # fmt: skip
@@ -407,6 +449,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    def __init__(self, address: tuple[str, int], *arguments: Any) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, *arguments)
+
     daemon_threads = True
     request_queue_size = 128
 
@@ -428,7 +475,9 @@ def serve(options: argparse.Namespace) -> None:
                 options.host, options.port, store, _Server, _QuietHandler
             )
         except OSError as error:
-            raise Stopped(f"{options.host}:{options.port}: {error.strerror}") from error
+            raise Stopped(
+                f"cannot listen at {options.host}:{options.port}: {error.strerror}"
+            ) from error
 
         def end(*_: object) -> None:
             # It waits for the loop, which runs in the thread that a signal interrupts.

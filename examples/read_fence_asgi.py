@@ -1,7 +1,12 @@
 """The store of read_fence.py for ASGI servers, by the same options:
 
+    python read_fence_asgi.py -b localhost:9092 --topic items --port 8001
+
     READ_FENCE="-b localhost:9092 --topic items --port 8001" \\
         uvicorn --factory read_fence_asgi:create_application --port 8001
+
+The first takes uvicorn too (pip install uvicorn); the second way is that of any server
+that calls a factory: there, `--port` says only where clients are sent.
 
 `verify()` waits for the cluster, so a request is answered in a thread; those that wait
 at the same time share one read of the ledger.
@@ -13,11 +18,20 @@ import argparse
 import asyncio
 import os
 import shlex
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any
 
-from read_fence import MAX_ITEM_BYTES, Store, headers_of, opened_store, parser
+from command_line import reported_errors
+from read_fence import (
+    MAX_ITEM_BYTES,
+    Store,
+    address_of,
+    headers_of,
+    opened_store,
+    parser,
+)
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -86,5 +100,42 @@ class Application:
 
 
 def create_application() -> Application:
-    """The application of the options in the environment variable READ_FENCE."""
-    return Application(parser().parse_args(shlex.split(os.environ["READ_FENCE"])))
+    """The application of the options in the environment variable READ_FENCE.
+
+    Ends the process, by a sentence and exit code 2, where they are wrong.
+    """
+    options = parser()
+    options.prog = "READ_FENCE"
+    given = os.environ.get("READ_FENCE")
+    if given is None:
+        options.error("the environment variable READ_FENCE is not set: it has options")
+    try:
+        arguments = shlex.split(given)
+    except ValueError as error:
+        options.error(f"the environment variable READ_FENCE = {given!r}: {error}")
+    return Application(options.parse_args(arguments))
+
+
+def main() -> None:
+    """Parse the arguments, and serve by uvicorn."""
+    options = parser(__doc__).parse_args()
+    try:
+        import uvicorn
+    except ImportError as error:
+        print(f"error: {error}. Install it: pip install uvicorn", file=sys.stderr)
+        sys.exit(2)
+    with reported_errors():
+        address_of(options)  # rather than a server that starts, and fails
+        application = Application(options)
+        config = uvicorn.Config(
+            application, host=options.host, port=options.port,
+            lifespan="on", access_log=False,
+        )  # fmt: skip
+        server = uvicorn.Server(config)
+        server.run()
+        if not server.started:
+            sys.exit(1)  # it has said why
+
+
+if __name__ == "__main__":
+    main()

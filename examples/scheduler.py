@@ -37,6 +37,7 @@ from command_line import (
     positive,
     reported_errors,
     say,
+    strange,
     tell_state,
     whole,
 )
@@ -54,6 +55,7 @@ from epochfence.elections import Election
 _CONFIRM_S = 30.0
 #: So many missed ticks are fired, and confirmed, at once.
 _AT_ONCE = 1000
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: The clock may be set while nothing is due.
 _LONGEST_WAIT_S = 1.0
 
@@ -76,12 +78,47 @@ class Schedule:
 
     def number_at(self, now: datetime) -> int:
         """The latest tick that is due by then; 0 for none."""
-        number = (now - self.since) // timedelta(seconds=self.every_s) + 1
+        number = (now - self.since) // self.every + 1
         return max(0, number if self.last is None else min(number, self.last))
 
     def due(self, number: int) -> datetime:
-        """When a tick is due."""
-        return self.since + (number - 1) * timedelta(seconds=self.every_s)
+        """When a tick is due.
+
+        Raises:
+            OverflowError: After the year 9999.
+        """
+        return self.since + (number - 1) * self.every
+
+    @property
+    def every(self) -> timedelta:
+        """The time between two, in whole microseconds."""
+        return timedelta(seconds=self.every_s)
+
+    def cursor(self, number: int) -> str:
+        """A tick's number, and what it goes by: the beginning and the step, in us."""
+        step = timedelta(microseconds=1)
+        return f"{number}:{(self.since - _EPOCH) // step}:{self.every // step}"
+
+    def number_in(self, cursor: bytes) -> int:
+        """The tick that a cursor names.
+
+        Raises:
+            Stopped: It goes by another schedule: its number means another time.
+        """
+        number, since_us, every_us = cursor_numbers(cursor, 3)
+        if self.cursor(number).encode() != cursor:
+            try:
+                since = _EPOCH + timedelta(microseconds=since_us)
+            except OverflowError:
+                raise strange(cursor) from None
+            raise Stopped(
+                f"tick {number} was fired by another schedule: --since "
+                f"{since.isoformat()} --every {every_us / 1e6:g}; by this one (--since "
+                f"{self.since.isoformat()} --every {self.every_s:g}) its number means "
+                f"another time, and ticks would be repeated, or left out. Go on with "
+                f"the old schedule, or give the new one a topic of its own."
+            )
+        return number
 
 
 class Scheduler:
@@ -116,7 +153,10 @@ class Scheduler:
         say(f"epoch {tenure.leadership.epoch}: goes on after tick {fired}")
         try:
             while not tenure.over.is_set():
-                if fired == self._schedule.last:
+                if self._schedule.last is not None and fired >= self._schedule.last:
+                    say(
+                        f"tick {fired} was fired, and {self._schedule.last} is the last"
+                    )
                     return
                 due = self._schedule.number_at(datetime.now(timezone.utc))
                 if due > fired:
@@ -153,7 +193,7 @@ class Scheduler:
                 f"time in which nobody leads."
             )
         cursor = recovered.cursors[self._topic, 0]
-        return 0 if cursor is None else cursor_numbers(cursor, 1)[0]
+        return 0 if cursor is None else self._schedule.number_in(cursor)
 
     def _fire(self, tenure: Tenure, fired: int, due: int) -> int:
         """Fire what is due, and wait for the answer; the last tick that was fired.
@@ -174,8 +214,9 @@ class Scheduler:
             # for it can tell a repetition by it.
             key = f"{tenure.leadership.scope}/{number}"
             tenure.producer.produce(
-                self._topic, json.dumps(tick), key, 0, cursor=str(number)
-            )
+                self._topic, json.dumps(tick), key, 0,
+                cursor=self._schedule.cursor(number),
+            )  # fmt: skip
         receipts = tenure.producer.confirm(_CONFIRM_S)
         for failed in receipts.undelivered:
             raise TopicUnavailable(self._topic, failed.reason, failed.partition)
@@ -193,8 +234,8 @@ def run(options: argparse.Namespace) -> None:
     scope = scope_of(options)
     config = gapless_config(options)
     with (
-        open_ledger(options) as ledger,
         closing(open_election(options, scope, options.postgres)) as election,
+        open_ledger(options) as ledger,
     ):
         scheduler = Scheduler(
             options.topic,
@@ -245,11 +286,16 @@ def moment(text: str) -> datetime:
     """A time with its zone, for argparse."""
     try:
         found = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError as error:
+        if found.tzinfo is None:
+            raise argparse.ArgumentTypeError(
+                f"{text} lacks a zone, such as Z or +02:00"
+            )
+        found = found.astimezone(timezone.utc)
+    except (ValueError, OverflowError) as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    if found.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text} lacks a zone, such as Z or +02:00")
-    return found.astimezone(timezone.utc)
+    if found < _EPOCH:
+        raise argparse.ArgumentTypeError(f"{text} is before 1970")
+    return found
 
 
 def main() -> None:
@@ -290,6 +336,14 @@ def main() -> None:
     counting.add_argument("--database", required=True, metavar="FILE")
     counting.add_argument("--group", default="count-ticks", help="(%(default)s)")
     options = parser.parse_args()
+    if options.do is run and options.resume_after is not None:
+        try:
+            Schedule(options.since, options.every_s).due(options.resume_after + 1)
+        except OverflowError:
+            fire.error(
+                f"argument --resume-after: the tick after {options.resume_after} is "
+                f"due after the year 9999"
+            )
     with reported_errors():
         options.do(options)
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from epochfence.replay.report import Finding, PartitionReport, RejectedReport, Report
+from epochfence.replay.report import (
+    Finding,
+    PartitionReport,
+    RejectedReport,
+    Report,
+    WhatIfReport,
+)
 from epochfence.terminal import print_table, printable
 
 _NUMBERS = {
@@ -23,6 +29,7 @@ def print_report(report: Report) -> None:
         _print_epochs(report.partitions)
         _print_rejected(report.rejected_shown, report.rejected_total)
     _print_findings(report.findings)
+    _print_what_if(report.what_if)
     print(report.summary())
 
 
@@ -105,6 +112,16 @@ def _print_findings(findings: list[Finding]) -> None:
         if one.remedy:
             print(printable(f"  {one.remedy}"))
     print()
+
+
+def _print_what_if(others: list[WhatIfReport]) -> None:
+    for one in others:
+        print(printable(f"With {one.settings}:"))
+        for change in one.changes:
+            print(printable(f"- {change}"))
+        if not one.changes:
+            print("- the same verdicts")
+        print()
 
 
 def _text(value: str | int | None) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import signal
+import time
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
@@ -10,8 +12,16 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
+from epochfence.audit_files import verdict_files, with_parquet
 from epochfence.audit_options import (
     GroupToCompare,
     SinkKey,
@@ -34,9 +44,12 @@ from epochfence.cli_options import (
     Timeout,
     Unstamped,
     UnstampedChoice,
+    as_milliseconds,
     fence_settings,
     kafka_config,
+    what_if_settings,
 )
+from epochfence.consumers.signals import handled
 from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
@@ -45,25 +58,25 @@ from epochfence.epochs.verdicts import REJECTED
 from epochfence.replay.audit import Audit, LedgerSource
 from epochfence.replay.checking import begin_checks
 from epochfence.replay.checking import read_table as read_table_topic
-from epochfence.replay.engine import audit_topic
+from epochfence.replay.checkpoint import CheckpointFile
+from epochfence.replay.collecting import rarely_collected
+from epochfence.replay.engine import TopicAudit
 from epochfence.replay.file_source import audit_file
 from epochfence.replay.files import (
     InvalidFileError,
-    VerdictFile,
+    is_parquet,
     read_ledger,
     read_table,
 )
 from epochfence.replay.sources import Progress as Tick
-from epochfence.replay.summing_up import sum_up
 from epochfence.replay.told_topics import read_told_ledger
-from epochfence.replay.topic_source import TopicSource
+from epochfence.replay.topic_source import Range, TopicSource
 from epochfence.terminal import (
     EXIT_FAILED,
     err,
     print_note,
     reported_errors,
     told_if_slow,
-    written_whole,
 )
 
 
@@ -94,7 +107,8 @@ def audit(
         str | None,
         typer.Argument(
             metavar="RECORDS",
-            help="A record file (JSON lines); - is the standard input.",
+            help="A record file (JSON lines); - is the standard input. Or a Parquet "
+            "file, or a folder of them.",
             show_default=False,
         ),
     ] = None,
@@ -107,6 +121,28 @@ def audit(
         typer.Option(
             "-p", "--partition", metavar="N", min=0, help="Only these partitions."
         ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="With --topic: begin at the first record with such a timestamp, or a "
+            "later one. ISO 8601; UTC where no zone is said.",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="With --topic: stop before such a record instead."
+        ),
+    ] = None,
+    from_offset: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="With --topic: begin at this offset."),
+    ] = None,
+    to_offset: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="With --topic: stop before this offset."),
     ] = None,
     bootstrap_server: BootstrapServer = None,
     ledger: Annotated[
@@ -144,6 +180,15 @@ def audit(
     authority: Authority = None,
     unstamped: Unstamped = UnstampedChoice.quarantine,
     max_jump: MaxJump = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SETTINGS",
+            help="Tell as well what other settings would say: some of scope=S, "
+            "stamp=STAMP, authority=A, unstamped=U, max-jump=N, with commas between. "
+            "May be repeated.",
+        ),
+    ] = None,
     format: Annotated[
         AuditFormat, typer.Option(help="How to print the report.")
     ] = AuditFormat.table,
@@ -151,9 +196,32 @@ def audit(
         Path | None,
         typer.Option(metavar="FILE", help="Write a line for each record (JSON lines)."),
     ] = None,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write a row for each record (Parquet; extra parquet)."
+        ),
+    ] = None,
     fail_on: Annotated[
         FailOn, typer.Option(help="End with exit code 1 if there are such records.")
     ] = FailOn.never,
+    workers: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=256,
+            help="With --topic: judge so many partitions at a time, by a process each.",
+        ),
+    ] = 1,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --topic: keep there how far it has come. The same command goes "
+            "on from it after Ctrl-C or an error.",
+        ),
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("-q", "--quiet", help="Show no progress.")
     ] = False,
@@ -163,11 +231,21 @@ def audit(
 ) -> None:
     """Judge the records of a topic or of a file: what a fence would let through.
 
-    Writes nothing to Kafka. Exit codes: 0 done, 1 --fail-on found something, 2 bad
-    usage or input.
+    Writes nothing to Kafka, and leaves no consumer group behind. Exit codes: 0 done, 1
+    --fail-on found something, 2 bad usage or input, or not all could be read (what was
+    judged is reported all the same, marked as partial), 130 Ctrl-C (so is this).
+
+    Examples:
+
+    epochfence audit orders.jsonl --ledger ledger.jsonl
+
+    epochfence audit -t orders -b localhost:9092 --since 2026-11-30T22:00 --workers 4
+
+    epochfence audit -t orders -b localhost:9092 --what-if unstamped=admit
     """
-    with reported_errors():
+    with reported_errors(), rarely_collected():
         settings = fence_settings(scopes, stamp, authority, unstamped, max_jump)
+        others = [what_if_settings(one, settings) for one in what_if or ()]
         _check_source(records, topic)
         if topic is None:
             _check_file(
@@ -177,6 +255,12 @@ def audit(
                     "--property": properties,
                     "--command-config": command_config,
                     "--coordination-topic": coordination_topic,
+                    "--since": since,
+                    "--until": until,
+                    "--from-offset": from_offset is not None,
+                    "--to-offset": to_offset is not None,
+                    "--workers": workers > 1,
+                    "--checkpoint": checkpoint,
                     "--table-topic": table_topic,
                     "--sink": sink,
                     "--group": group,
@@ -191,44 +275,111 @@ def audit(
                 "--ledger", ledger, "no ledger knows the epochs of a foreign stamp",
                 "Leave it out, or use --stamp epochfence.",
             )  # fmt: skip
-        _check_targets(verdicts, records, ledger, table)
+        _check_targets("--verdicts", verdicts, records, ledger, table)
+        _check_targets("--parquet", parquet, records, ledger, table)
+        _check_targets("--checkpoint", checkpoint, records, ledger, table)
+        _check_one_writer("--verdicts", verdicts, workers, checkpoint)
+        _check_one_writer("--parquet", parquet, workers, checkpoint)
         source = None
         if ledger is not None:
             source = LedgerSource(LedgerState(read_ledger(ledger)), ledger)
         starts = () if table is None else tuple(read_table(table))
+        needs_ledger = any(one.authority == "ledger" for one in (settings, *others))
         with (
-            _verdict_file(verdicts) as lines,
+            verdict_files(verdicts, parquet) as lines,
             _progress(quiet) as tick,
+            _stopped() as (must_stop),
             ExitStack() as opened,
         ):
             if topic is not None:
                 config = kafka_config(bootstrap_server, properties, command_config)
+                limits = Range(
+                    from_offset,
+                    to_offset,
+                    as_milliseconds(since, "--since"),
+                    as_milliseconds(until, "--until"),
+                )
                 with told_if_slow(config, timeout_s):
                     checks = begin_checks(config, topic, compared, timeout_s)
                     opened.callback(checks.close)
-                    records_there = TopicSource(config, topic, timeout_s, partitions)
+                    there = TopicSource(config, topic, timeout_s, partitions, limits)
                     read_table_topic(checks, config, compared, timeout_s)
-                    if source is None and settings.authority == "ledger":
+                    if source is None and needs_ledger:
                         name = coordination_topic or COORDINATION_TOPIC
                         source = read_told_ledger(
                             config, name, timeout_s, must_keep=False
                         )
-                floor = checks.floor(records_there.slices)
-                found = Audit(settings, source, starts, floor)
-                report = audit_topic(found, records_there, lines, tick, checks)
+                floor = checks.floor(there.slices)
+                outcome = TopicAudit(
+                    Audit(settings, source, starts, floor),
+                    there,
+                    others,
+                    verdicts=lines,
+                    progress=tick,
+                    must_stop=must_stop,
+                    workers=workers,
+                    checkpoint=None
+                    if checkpoint is None
+                    else CheckpointFile(checkpoint),
+                    asked=f"partitions {partitions}, {limits}",
+                    checks=checks,
+                ).run()
             else:
-                _need_ledger(settings, source)
-                found = Audit(settings, source, starts)
-                audit_file(found, records or "-", lines, tick)
-                report = sum_up(found, f"file {records}")
-        if format is AuditFormat.json:
-            print(msgspec.json.format(msgspec.json.encode(report)).decode())
-        else:
-            print_report(report)
+                if needs_ledger:
+                    _need_ledger(settings, source)
+                judge = audit_file
+                if is_parquet(records or "-"):
+                    module = with_parquet("parquet_source", "RECORDS", records)
+                    judge = module.audit_parquet
+                outcome = judge(
+                    Audit(settings, source, starts),
+                    records or "-",
+                    others,
+                    verdicts=lines,
+                    progress=tick,
+                    must_stop=must_stop,
+                )
+            if lines is not None and outcome.report.partial is not None:
+                lines.abandon()
+        report = outcome.report
+        if report.partial is None or report.records:
+            if format is AuditFormat.json:
+                print(msgspec.json.format(msgspec.json.encode(report)).decode())
+            else:
+                print_report(report)
         for remark in report.remarks:
             print_note(f"warning: {remark}")
+        if outcome.is_stopped:
+            raise KeyboardInterrupt
+        if outcome.error is not None:
+            raise outcome.error
         if any(one.verdict in _FAILING[fail_on] for one in report.verdicts):
             raise typer.Exit(EXIT_FAILED)
+
+
+@contextmanager
+def _stopped() -> Generator[Callable[[], bool], None, None]:
+    """Whether Ctrl-C came: the first ends the reading, a second the command."""
+    came = False
+
+    def note(_: int, __: object) -> None:
+        nonlocal came
+        came = True
+        print_note("stopping; what was judged is reported")
+
+    with handled([signal.SIGINT, signal.SIGTERM], note, once=True):
+        yield lambda: came
+
+
+def _check_one_writer(
+    option: str, verdicts: Path | None, workers: int, checkpoint: Path | None
+) -> None:
+    for name, there in (("--workers", workers > 1), ("--checkpoint", checkpoint)):
+        if verdicts is not None and there:
+            raise MisconfiguredError(
+                option, str(verdicts), f"it cannot go together with {name}",
+                "The file is written by one worker in one go: leave one of both out.",
+            )  # fmt: skip
 
 
 def _check_source(records: str | None, topic: str | None) -> None:
@@ -262,23 +413,14 @@ def _need_ledger(settings: FenceSettings, source: LedgerSource | None) -> None:
         )  # fmt: skip
 
 
-@contextmanager
-def _verdict_file(path: Path | None) -> Generator[VerdictFile | None, None, None]:
-    if path is None:
-        yield None
-        return
-    with written_whole(path, "--verdicts") as file:
-        yield VerdictFile(file)
-
-
-def _check_targets(verdicts: Path | None, *inputs: str | None) -> None:
-    """The verdict file must not replace what is judged."""
+def _check_targets(option: str, target: Path | None, *inputs: str | None) -> None:
+    """What is written must not replace what is judged."""
     for name in inputs:
-        if verdicts is None or name is None or name == "-":
+        if target is None or name is None or name == "-":
             continue
-        if verdicts.exists() and Path(name).exists() and verdicts.samefile(name):
+        if target.exists() and Path(name).exists() and target.samefile(name):
             raise MisconfiguredError(
-                "--verdicts", str(verdicts), "it is an input of this audit",
+                option, str(target), "it is an input of this audit",
                 "Name another file.",
             )  # fmt: skip
 
@@ -289,7 +431,26 @@ def _progress(is_quiet: bool) -> Generator[Tick | None, None, None]:
     if is_quiet or not console.is_terminal:
         yield None
         return
-    columns = (TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.fields[records]:,} records"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]:,.0f}/s"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda judged: progress.update(task, completed=judged)
+        task = progress.add_task("", total=None, records=0, rate=0.0)
+        began_at = time.monotonic()
+
+        def tick(records: int, done: int, total: int) -> None:
+            elapsed_s = max(time.monotonic() - began_at, 0.001)
+            progress.update(
+                task,
+                completed=done,
+                total=total or None,
+                records=records,
+                rate=records / elapsed_s,
+            )
+
+        yield tick

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -36,6 +37,9 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+#: Settings of the group that an election on Kafka is held by.
+_OF_GROUP = re.compile(r"(?:group|session|heartbeat)\.")
 
 #: How soon the end of a command is noticed.
 _LOOK_S = 0.05
@@ -131,12 +135,10 @@ def run(
     ./billing --fast
     """
     with reported_errors():
-        if shutil.which(command[0]) is None:
-            raise MisconfiguredError(
-                "COMMAND", command[0], "there is no such program",
-                "Give a program that is found on PATH, or its path.",
-            )  # fmt: skip
-        config = kafka_config(bootstrap_server, properties, command_config)
+        _check_command(command[0])
+        given = kafka_config(bootstrap_server, properties, command_config)
+        of_group = {name: given[name] for name in given if _OF_GROUP.match(name)}
+        config = {name: given[name] for name in given if name not in of_group}
         connection = connection_settings(config)
         with told_if_slow(config, timeout_s):
             ledger = Ledger(
@@ -148,7 +150,12 @@ def run(
         with (
             ledger,
             _opened(
-                election, election_server, connection, scope, coordination_topic
+                election,
+                election_server,
+                connection,
+                of_group,
+                scope,
+                coordination_topic,
             ) as candidate,
         ):
             child = _Child(command, grace_s)
@@ -170,6 +177,20 @@ def run(
         raise typer.Exit(1)
 
 
+def _check_command(name: str) -> None:
+    if shutil.which(name) is not None:
+        return
+    if os.path.isfile(name):
+        raise MisconfiguredError(
+            "COMMAND", name, "this file may not be executed",
+            "Allow it (chmod +x), or name its interpreter before it.",
+        )  # fmt: skip
+    raise MisconfiguredError(
+        "COMMAND", name, "there is no such program",
+        "Give a program that is found on PATH, or its path.",
+    )  # fmt: skip
+
+
 def _say(state: str, reason: str) -> None:
     # What goes wrong meanwhile is a warning of its own.
     if state == "taking-over" or reason == WAITING:
@@ -180,6 +201,7 @@ def _opened(
     choice: ElectionChoice,
     server: str | None,
     connection: Config,
+    of_group: Config,
     scope: str,
     coordination_topic: str,
 ) -> AbstractContextManager[elections.Election]:
@@ -189,10 +211,18 @@ def _opened(
                 "--election-server", ..., "an election on Kafka is held on its brokers",
                 "Leave it out, or choose another --election.",
             )  # fmt: skip
-        return elections.KafkaElection(connection, scope, topic=coordination_topic)
-    if server is None:
+        return elections.KafkaElection(
+            {**connection, **of_group}, scope, topic=coordination_topic
+        )
+    for name in of_group:
         raise MisconfiguredError(
-            "--election-server", None, f"where is the election by {choice.value} held?",
+            name, of_group[name], "only an election on Kafka is held by a group",
+            f"Leave it out where the election is held by {choice.value}.",
+        )  # fmt: skip
+    if not server:
+        raise MisconfiguredError(
+            "--election-server", server,
+            f"nothing says where the election by {choice.value} is held",
             "Give it, or set EPOCHFENCE_ELECTION_SERVER.",
         )  # fmt: skip
     try:
@@ -240,7 +270,8 @@ class _Child:
         except OSError as error:
             raise MisconfiguredError(
                 "COMMAND", self._command[0], f"it cannot be started: {error.strerror}",
-                "See that it may be executed.",
+                "See that it is a program of this system, and that what its first line "
+                "names (#!) is there.",
             ) from error  # fmt: skip
         try:
             while process.poll() is None:

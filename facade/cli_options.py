@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -115,6 +116,10 @@ MaxJump = Annotated[
 ]
 
 
+#: What `--what-if` may name.
+_WHAT_IF = ("scope", "stamp", "authority", "unstamped", "max-jump")
+
+
 def fence_settings(
     scopes: list[str] | None,
     stamp: str,
@@ -134,6 +139,69 @@ def fence_settings(
         stamps=stamp_reader(stamp),
         max_jump=max_jump,
     )
+
+
+def what_if_settings(text: str, settings: FenceSettings) -> FenceSettings:
+    """The settings of a fence that `--what-if` names; what it leaves out is the same.
+
+    Raises:
+        MisconfiguredError: It names no settings, or they contradict each other.
+    """
+    given: dict[str, list[str]] = {}
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        if not equals or name not in _WHAT_IF:
+            raise MisconfiguredError(
+                "--what-if", text, f"{part.strip()!r} is no setting",
+                f"Give some of {', '.join(f'{one}=…' for one in _WHAT_IF)}, with "
+                f"commas between.",
+            )  # fmt: skip
+        given.setdefault(name, []).append(value.strip())
+    for name, values in given.items():
+        if name != "scope" and len(values) > 1:
+            raise MisconfiguredError(
+                "--what-if", text, f"{name} stands there twice", "Give it once."
+            )
+    one = {name: values[0] for name, values in given.items()}
+    stamps = stamp_reader(one["stamp"]) if "stamp" in one else settings.stamps
+    is_same_stamp = stamps.is_foreign == settings.stamps.is_foreign
+    jump = one.get("max-jump")
+    if jump is not None and not (jump.isascii() and jump.isdigit()):
+        raise MisconfiguredError(
+            "--what-if", text, f"max-jump {jump!r} is no number", "Use a whole number."
+        )
+    kept_authority = settings.authority if is_same_stamp else None
+    return FenceSettings(
+        given.get("scope", settings.require if is_same_stamp else ()),
+        unstamped=one.get("unstamped", settings.unstamped),
+        authority=one.get("authority", kept_authority),
+        stamps=stamps,
+        max_jump=settings.max_jump if jump is None else int(jump),
+    )
+
+
+def as_milliseconds(text: str | None, option: str) -> int | None:
+    """A time of ISO 8601 as milliseconds since 1970; UTC where no zone is said.
+
+    Raises:
+        MisconfiguredError: It is no time.
+    """
+    if text is None:
+        return None
+    try:
+        # Python before 3.11 knows no Z.
+        moment = datetime.fromisoformat(text.removesuffix("Z"))
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=timezone.utc)
+        milliseconds = int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        milliseconds = -1
+    if milliseconds < 0:
+        raise MisconfiguredError(
+            option, text, "no time since 1970",
+            "Use, for instance, 2026-11-30T22:15 or 2026-11-30T22:15:00+01:00.",
+        )  # fmt: skip
+    return milliseconds
 
 
 def kafka_config(

@@ -123,6 +123,12 @@ class async_lead:
                 "leading", leading, "it is no `lead`",
                 "Use async_lead(lead(kafka, ledger, election, scope, topics, ...)).",
             )  # fmt: skip
+        if leading.is_transactional:
+            raise MisconfiguredError(
+                "leading", leading, "it writes in transactions, and an "
+                "AsyncFencedProducer has no calls for them",
+                "Serve it in a thread (asyncio.to_thread), or leave out `producer`.",
+            )  # fmt: skip
         self._lead = leading
         self._tenure: AsyncTenure | None = None
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import TracebackType
-from typing import TypeVar
+from typing import Generic, TypeVar, cast
 
 from confluent_kafka import Producer, TopicPartition
 
@@ -40,8 +40,12 @@ from epochfence.epochs.values import (
     check_timeout,
 )
 from epochfence.leading.recovery import Apply, OnProgress, Recovery
-from epochfence.leading.tenure import State, Tenure
+from epochfence.leading.tenure import P, State, Tenure
 from epochfence.producers.fenced_producer import FencedProducer
+from epochfence.producers.fenced_transactional_producer import (
+    FencedTransactionalProducer,
+    checked_settings,
+)
 from epochfence.producers.judging import Settings, settings_of
 
 _log = logging.getLogger(__name__)
@@ -77,7 +81,7 @@ _SETTLED_S = 5.0
 _SLICE_S = 0.1
 
 
-class lead:
+class lead(Generic[P]):
     """Leads a scope: waits to be elected, claims, takes over; and hands over.
 
         with lead(kafka, ledger, election, "orders-writer", ["orders"],
@@ -89,6 +93,9 @@ class lead:
 
         lead(kafka, ledger, election, "orders-writer", ["orders"],
              holder="pod-7").serve(work)    # work(tenure) returns when it is over
+
+    In transactions: `producer=FencedTransactionalProducer`, and `with
+    tenure.producer.transaction():` around what belongs together.
 
     The latest epoch is read before the election is won, so that a process which sleeps
     between that and its claim loses to whoever claimed meanwhile. What passes, such as
@@ -126,8 +133,11 @@ class lead:
             and that to be reached.
         on_state: Told what it is doing (`waiting`, `taking-over`, `leading`, `over`,
             `ended`), and why.
-        new_producer: Makes the producer for a leadership, where `FencedProducer(config,
-            ledger, leadership)` is not what is wanted.
+        producer: `FencedTransactionalProducer`, to write in transactions: each
+            leadership's takes its `transactional.id` before its barriers are written,
+            which ends what the predecessor left open. Else it is a `FencedProducer`.
+        new_producer: Makes the producer for a leadership, where that kind of it, of
+            `(config, ledger, leadership)`, is not what is wanted.
         longest_wait_s: The longest wait before something is tried again.
         timeout_s: How long a call may wait for the cluster.
 
@@ -154,7 +164,8 @@ class lead:
         cursors: bool = False,
         on_progress: OnProgress | None = None,
         on_state: OnState | None = None,
-        new_producer: Callable[[Leadership], FencedProducer] | None = None,
+        producer: type[P] | None = None,
+        new_producer: Callable[[Leadership], P] | None = None,
         longest_wait_s: float = 30.0,
         timeout_s: float = 10.0,
     ) -> None:
@@ -208,11 +219,17 @@ class lead:
             )  # fmt: skip
         self._on_progress = _told(on_progress)
         self._on_state = _told(on_state)
+        self._producer = _checked_kind(producer, config, ledger)
+        if producer is not None and new_producer is not None:
+            raise MisconfiguredError(
+                "producer", producer.__name__, "`new_producer` makes the producers",
+                "Give only one of them.",
+            )  # fmt: skip
         self._new_producer = new_producer
-        self._longest_wait_s = check_timeout(longest_wait_s)
+        self._longest_wait_s = check_timeout(longest_wait_s, "longest_wait_s")
         self._timeout_s = check_timeout(timeout_s)
         self._recovery: Recovery | None = None
-        self._tenure: Tenure | None = None
+        self._tenure: Tenure[P] | None = None
         # No Event: a signal's handler that sets one can meet its lock.
         self._is_stopping = False
         self._state: State = "ended"
@@ -221,11 +238,19 @@ class lead:
         self._wait_s = _FIRST_WAIT_S
         # The latest epoch when the number to claim was not above it.
         self._behind: int | None = None
+        # Whether it has claimed, and no tenure has settled since.
+        self._has_claimed = False
+        self._led_since: float | None = None
 
     @property
     def state(self) -> State:
         """What it is doing."""
         return self._state
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it was told to write in transactions (`producer`)."""
+        return issubclass(self._producer, FencedTransactionalProducer)
 
     def stop(self) -> None:
         """Have the tenure end, and none begin. Safe in any thread, and in handlers."""
@@ -233,7 +258,7 @@ class lead:
 
     # As a context.
 
-    def __enter__(self) -> Tenure:
+    def __enter__(self) -> Tenure[P]:
         """Wait until this process leads.
 
         Raises:
@@ -267,7 +292,7 @@ class lead:
         self._leave()
 
     def serve(
-        self, work: Callable[[Tenure], object], *, handles_signals: bool = True
+        self, work: Callable[[Tenure[P]], object], *, handles_signals: bool = True
     ) -> None:
         """Lead whenever it can: until `stop`, a signal, or the work is done.
 
@@ -291,9 +316,8 @@ class lead:
             finally:
                 self._leave()
 
-    def _is_done(self, work: Callable[[Tenure], object], tenure: Tenure) -> bool:
+    def _is_done(self, work: Callable[[Tenure[P]], object], tenure: Tenure[P]) -> bool:
         is_deposed = False
-        begun = time.monotonic()
         try:
             work(tenure)
         except Deposed as deposed:
@@ -307,15 +331,13 @@ class lead:
         self._tell("over", tenure.reason)
         _log.warning("%s: no longer the leader: %s", self._scope, tenure.reason)
         self._give_up()
-        if time.monotonic() > begun + _SETTLED_S:
-            self._wait_s = _FIRST_WAIT_S
-        else:
+        if self._has_claimed:
             self._wait()  # an election that is won and lost must not fill the ledger
         return False
 
     # Becoming the leader.
 
-    def _take(self) -> Tenure | None:
+    def _take(self) -> Tenure[P] | None:
         """Wait until this process leads; None where it was told to stop before."""
         if self._tenure is not None:
             raise RuntimeError("it leads already: one tenure at a time")
@@ -332,6 +354,8 @@ class lead:
                 # Whoever slept, or cannot lead, must not keep others from it.
                 if isinstance(error, ClaimLost) and error.is_exact:
                     self._behind = error.latest_epoch
+                elif isinstance(error, ClaimLost | ClaimUnknown):
+                    self._has_claimed = True
                 self._give_up()
                 self._tell("waiting", str(error))
                 _log.warning(
@@ -350,7 +374,7 @@ class lead:
         self._seen = None
         self._election.resign()
 
-    def _campaign(self) -> Tenure | None:
+    def _campaign(self) -> Tenure[P] | None:
         """Stand for election for a moment, and take over if that is won."""
         # Before it is won: who sleeps behind this line claims what is taken by then.
         if self._seen is None or self._election.lost.is_set():
@@ -359,9 +383,9 @@ class lead:
         if self._is_standby:
             self._opened().follow(_FOLLOW_S)
         if not self._election.campaign(0 if self._is_standby else _CAMPAIGN_S):
-            # All is well, but for not being the first; unless that one, too, has only
-            # numbers that somebody has led with.
-            if seen != self._behind:
+            # All is well, but for not being the first; unless that one, too, claims in
+            # vain: in an election that ends too soon, or with a number led with before.
+            if not self._has_claimed and seen != self._behind:
                 self._wait_s = _FIRST_WAIT_S
             return None
         self._tell("taking-over", f"elected, epoch {seen} is the latest")
@@ -374,8 +398,10 @@ class lead:
             attributes=self._attributes,
             timeout_s=self._timeout_s,
         )
+        self._has_claimed = True
         make = self._new_producer or self._made
-        producer = make(leadership)
+        # Either argument says what P is; without them, it is the default.
+        producer = cast(P, make(leadership))
         try:
             tenure = Tenure(
                 leadership,
@@ -412,7 +438,7 @@ class lead:
         return check_epoch(number)
 
     def _made(self, leadership: Leadership) -> FencedProducer:
-        return FencedProducer(
+        return self._producer(
             self._config,
             self._ledger,
             leadership,
@@ -420,7 +446,7 @@ class lead:
             timeout_s=self._timeout_s,
         )
 
-    def _has_begun(self, tenure: Tenure) -> bool:
+    def _has_begun(self, tenure: Tenure[P]) -> bool:
         """Take over and recover; whether it leads then."""
         wait_s = _FIRST_WAIT_S
         while not tenure.over.is_set():
@@ -432,6 +458,7 @@ class lead:
                         tenure.barriers, tenure.over.is_set
                     )
                 if not tenure.over.is_set():
+                    self._led_since = time.monotonic()
                     self._tell("leading", f"epoch {tenure.leadership.epoch}")
                     return True
             except LedgerClosed:
@@ -474,8 +501,12 @@ class lead:
 
     def _end_tenure(self) -> None:
         tenure, self._tenure = self._tenure, None
+        led_since, self._led_since = self._led_since, None
         if tenure is None:
             return
+        if led_since is not None and time.monotonic() > led_since + _SETTLED_S:
+            self._has_claimed = False
+            self._wait_s = _FIRST_WAIT_S
         try:
             tenure.end()
         finally:
@@ -528,6 +559,21 @@ def _checked_topics(
                 "Give names, or confluent_kafka.TopicPartition for single ones.",
             )  # fmt: skip
     return found
+
+
+def _checked_kind(
+    kind: type[FencedProducer] | None, config: Config | Producer, ledger: Ledger
+) -> type[FencedProducer]:
+    if kind is None:
+        return FencedProducer
+    if not isinstance(kind, type) or not issubclass(kind, FencedProducer):
+        raise MisconfiguredError(
+            "producer", kind, "it is no kind of FencedProducer",
+            "Give FencedTransactionalProducer, to write in transactions, or nothing.",
+        )  # fmt: skip
+    if issubclass(kind, FencedTransactionalProducer):
+        checked_settings(config, ledger)  # now, and not when a claim was made
+    return kind
 
 
 def _name_of(topic: str | TopicPartition) -> str:

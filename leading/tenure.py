@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from epochfence.elections.election import Election
 from epochfence.epochs.errors import Deposed
@@ -14,6 +14,14 @@ from epochfence.epochs.values import Claim, Place
 from epochfence.leading.recovery import Recovered
 from epochfence.producers.fenced_producer import FencedProducer
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as _TypeVar
+
+    #: The kind of producer. `Tenure`, without more, has a `FencedProducer`.
+    P = _TypeVar("P", bound=FencedProducer, default=FencedProducer, covariant=True)
+else:  # type variables have no defaults before Python 3.13
+    P = TypeVar("P")
+
 #: What a candidate is doing. `over`: it leads no more, and has not left yet.
 State = Literal["waiting", "taking-over", "leading", "over", "ended"]
 
@@ -21,7 +29,7 @@ State = Literal["waiting", "taking-over", "leading", "over", "ended"]
 _LOOK_EVERY_S = 0.1
 
 
-class Tenure:
+class Tenure(Generic[P]):
     """One leadership at work: from the takeover until it is over.
 
     Attributes:
@@ -40,7 +48,7 @@ class Tenure:
     def __init__(
         self,
         leadership: Leadership,
-        producer: FencedProducer,
+        producer: P,
         ledger: Ledger,
         election: Election,
         is_stopping: Callable[[], bool],

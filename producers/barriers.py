@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from epochfence.epochs.clients import KAFKA, Clients
 from epochfence.epochs.connection import Config, LastError
-from epochfence.epochs.deadlines import time_left
+from epochfence.epochs.deadlines import some_time, time_left
 from epochfence.epochs.errors import (
     EpochfenceError,
     MisconfiguredError,
@@ -34,6 +35,8 @@ BarrierOffsets = dict[Place, list[int]]
 
 _POLL_S = 0.05
 _SHORTEST_MS = 1_000
+#: So long, at most, a client that knows no topic yet waits for what it is told of them.
+_LEARN_S = 1.0
 
 _MAY_NOT_WRITE = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -133,6 +136,7 @@ class BarrierWriter:
         producer = self._clients.appending_producer(
             {**self._connection, "message.timeout.ms": timeout_ms}, last_error
         )
+        self._learn(producer, compacted, deadline)
         outcomes: dict[int, int | EpochfenceError] = {}
         refused: list[int] = []
 
@@ -170,6 +174,20 @@ class BarrierWriter:
             told[number] if number in told else _overdue(place, late, last_error)
             for number, (place, _) in enumerate(wanted)
         ]
+
+    def _learn(
+        self, producer: Producer, topics: Iterable[str], deadline: float
+    ) -> None:
+        """Have a new client know topics: else what it sends first waits for 0.5 s.
+
+        What it is not told in time, it finds out by itself.
+        """
+        if self._keeper is None:
+            return  # the embedded broker
+        learn_by = min(deadline, time.monotonic() + _LEARN_S)
+        with suppress(KafkaException):
+            for topic in topics:
+                producer.list_topics(topic, some_time(learn_by))
 
     def _is_compacted(self, topic: str, deadline: float) -> bool:
         keeper = self._keeper
@@ -219,7 +237,7 @@ def _send(
                 headers=[(BARRIER_HEADER, barrier.leadership.stamp_value)],
             ),
             producer.poll,
-            time_left(deadline),
+            some_time(deadline),
         )
     except (KafkaException, BufferError) as error:
         reason = f"a barrier could not be sent: {error}"

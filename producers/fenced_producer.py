@@ -12,7 +12,7 @@ from functools import partial as bound
 from types import TracebackType
 from typing import Any, NoReturn
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 
 from epochfence.epochs.acknowledged import Asked
 from epochfence.epochs.connection import Config
@@ -34,7 +34,7 @@ from epochfence.producers.acknowledgements import (
 from epochfence.producers.barriers import BarrierKey, BarrierOffsets, BarrierValue
 from epochfence.producers.confirmation import Confirmation, confirm_together
 from epochfence.producers.judging import Judging, Settings
-from epochfence.producers.reported import Reported, Source
+from epochfence.producers.reported import Reported, Source, has_failed_for_good
 from epochfence.producers.rereading import Rereading
 from epochfence.producers.shared_client import SharedClient
 from epochfence.producers.stamping import (
@@ -291,7 +291,8 @@ class FencedProducer:
                 header is ours, or the callback cannot be called.
             LedgerClosed: The ledger was closed: it shows no successor any more.
             BufferError: The client's queue is full: `poll`, and try again.
-            KafkaException: What else the client refuses.
+            KafkaException: What else the client refuses. With the code `_FATAL`, it has
+                failed for good: `confirm`, claim anew, and open another producer.
         """
         parts = self._parts_of(topic)
         if parts is not WHOLE_TOPIC and (parts is None or partition not in parts):  # type: ignore[operator]
@@ -442,7 +443,10 @@ class FencedProducer:
         Waits for the messages that were handed over so far. As long as nobody else was
         granted the leadership, that is one read of the ledger; after that, the
         partitions written to are read too. Messages are forgotten once they have been
-        told of; after an error, none are. Works for a deposed leader as well.
+        told of; after an error, none are. Works for a deposed leader as well, and after
+        the client has failed for good (with `enable.gapless.guarantee`, by a message
+        that is not delivered): what it had not sent is then among the `undelivered`,
+        and what has happened is logged (logger `epochfence.producers.reported`).
 
         Args:
             timeout_s: How long it may take, in seconds.
@@ -505,7 +509,15 @@ class FencedProducer:
         Raises:
             LedgerUnavailable, TableUnavailable, LedgerRegressed, TopicUnavailable:
                 None of them has.
+            MisconfiguredError: One has a client of its own, which may have to be made
+                ready first: a transactional one takes its id.
         """
+        for one in topics_of:
+            if not one._shares_client:
+                raise MisconfiguredError(
+                    "topics_of", one, "it has a client of its own",
+                    "Call its take_over.",
+                )  # fmt: skip
         failed: dict[FencedProducer, EpochfenceError] = {}
         for client in {one._client for one in topics_of}:
             of_client = {
@@ -553,7 +565,13 @@ class FencedProducer:
             return  # nobody sends here what its threads would have
         # Also where a callback, or Ctrl-C, came in the way of it the first time.
         if not self.is_shared and len(self._producer):
-            remaining = self._producer.flush(self._timeout_s)
+            try:
+                remaining = self._producer.flush(self._timeout_s)
+            except KafkaException as error:
+                if not has_failed_for_good(error):
+                    raise
+                _log.error("closed, and the client had failed: %s", error.args[0].str())
+                remaining = self._producer.flush(self._timeout_s)
             if remaining:
                 _log.warning(
                     "closed after %g s with %d messages not acknowledged: they may be "

@@ -122,23 +122,7 @@ class FencedTransactionalProducer(FencedProducer):
         barrier_key: BarrierKey | None,
         barrier_value: BarrierValue | None,
     ) -> SharedClient:
-        if isinstance(config, SharedClient):
-            raise MisconfiguredError(
-                "config", config, "a transactional client cannot be shared: it has one "
-                "id, and one transaction at a time",
-                "Give the settings of a client.",
-            )  # fmt: skip
-        if isinstance(config, Producer):
-            raise MisconfiguredError(
-                "config", config, "a client that was fenced is replaced by another",
-                "Give the settings of a client.",
-            )  # fmt: skip
-        if self._ledger.is_embedded:
-            raise MisconfiguredError(
-                "ledger", "embedded", "the embedded broker neither fences producers "
-                "nor hides what was aborted",
-                "Use a real broker, or a FencedProducer.",
-            )  # fmt: skip
+        config = checked_settings(config, self._ledger)
         settings, longest_s = transaction_settings(
             config, {"transaction.timeout.ms": 60_000}
         )
@@ -495,6 +479,34 @@ class FencedTransactionalProducer(FencedProducer):
 
     def __enter__(self) -> FencedTransactionalProducer:
         return self
+
+
+def checked_settings(
+    config: Config | Producer | SharedClient, ledger: Ledger
+) -> Config:
+    """The settings of a client that is to write in transactions.
+
+    Raises:
+        MisconfiguredError: They are none, or the ledger's broker knows none.
+    """
+    if isinstance(config, SharedClient):
+        raise MisconfiguredError(
+            "config", config, "a transactional client cannot be shared: it has one "
+            "id, and one transaction at a time",
+            "Give the settings of a client.",
+        )  # fmt: skip
+    if isinstance(config, Producer):
+        raise MisconfiguredError(
+            "config", config, "a client that was fenced is replaced by another",
+            "Give the settings of a client.",
+        )  # fmt: skip
+    if ledger.is_embedded:
+        raise MisconfiguredError(
+            "ledger", "embedded", "the embedded broker neither fences producers "
+            "nor hides what was aborted",
+            "Use a real broker, or a FencedProducer.",
+        )  # fmt: skip
+    return config
 
 
 def _refusal(failures: Failures) -> KafkaError | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Protocol
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from epochfence.epochs.deadlines import time_left
 from epochfence.epochs.errors import TopicUnavailable
@@ -17,8 +18,19 @@ from epochfence.producers.acknowledgements import (
 )
 from epochfence.producers.territory import Territory
 
+_log = logging.getLogger(__name__)
+
 _FLUSH_S = 0.1
 _BETWEEN_S = 0.005
+
+
+def has_failed_for_good(error: BaseException) -> bool:
+    """Whether it is by this that a client says that it sends nothing any more.
+
+    It says so once, to whoever calls. What it has not sent it reports as failed.
+    """
+    cause = error.args[0] if isinstance(error, KafkaException) else None
+    return isinstance(cause, KafkaError) and cause.fatal()
 
 
 class Source(Protocol):
@@ -83,6 +95,8 @@ class Reported:
         self._territory = territory
         self._taken = 0
         self.settled: int | None = 0
+        # What the client said when it failed for good, if it was told here.
+        self._failure = ""
 
     def begin(self) -> None:
         """Say that what is handed over from now on is not waited for."""
@@ -96,17 +110,28 @@ class Reported:
         """
         while True:
             left_s = time_left(deadline)
-            waiting = self._client().flush(min(_FLUSH_S, left_s))
+            waiting = self._flush(min(_FLUSH_S, left_s))
             if self._handover.is_reported:
                 return
             if not waiting:
                 # Another thread is in the middle of a report.
                 time.sleep(_BETWEEN_S)
             if left_s == 0:
-                raise TopicUnavailable(
-                    self.topics(),
-                    f"{len(self._client())} messages are not acknowledged yet",
-                )
+                reason = f"{len(self._client())} messages are not acknowledged yet"
+                if self._failure:
+                    reason = f"{reason}, and the client has failed: {self._failure}"
+                raise TopicUnavailable(self.topics(), reason)
+
+    def _flush(self, timeout_s: float) -> int:
+        """Serve reports; give how many messages wait for theirs."""
+        try:
+            return self._client().flush(timeout_s)
+        except KafkaException as error:
+            if not has_failed_for_good(error):
+                raise
+            # Its text only: the error has frames that may keep a report.
+            self._failure = error.args[0].str()
+        return len(self._client())
 
     def await_delivery(self, deadline: float) -> None:
         """The same, but nobody else's messages are waited for if there are none."""
@@ -124,6 +149,14 @@ class Reported:
     def take(self, deadline: float) -> Answerable:
         """Give what is reported, having waited for all that was handed over before."""
         self.await_all(deadline)
+        if self._failure:
+            _log.error(
+                "the client has failed for good: %s. What it had not sent is told as "
+                "undelivered, and it sends nothing any more: claim anew, and go on "
+                "with another producer",
+                self._failure,
+            )
+            self._failure = ""  # it is told once
         taken = self.take_in()
         # Anew each time: a signal handler's exception may have come before one was
         # counted, which must not be missing for good.
@@ -134,3 +167,4 @@ class Reported:
         """Forget what was given last: else it is given again."""
         self._acknowledgements.answered()
         self.settled = self._taken
+        self._failure = ""

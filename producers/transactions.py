@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
-from confluent_kafka import KafkaException
-
 from epochfence.epochs.acknowledged import Acknowledged, Asked
 from epochfence.epochs.deadlines import time_left
 from epochfence.epochs.errors import TopicUnavailable
@@ -57,6 +55,9 @@ class _Ended:
             return
         outcome: Outcome = "aborted" if end == "aborted" else "indeterminate"
         for place, later in taken.acknowledged.items():
+            if later.is_truncated:  # of what was committed before, some may be gone
+                before = self.committed.setdefault(place, Acknowledged())
+                before.cut_from(later.truncated_to)
             self._answer(
                 Part(*place, outcome, offsets)
                 for offsets in (*later.lost, later.standing)
@@ -124,7 +125,11 @@ class Transactions:
         self.settled: int | None = None
         self.has_gaps = False
         self._end: End = "aborted"
-        self._undecided: list[Answerable] = []
+        # From the first undecided one on, all of them: what comes again tells of a
+        # truncation only in their order.
+        self._undecided: list[tuple[End, Answerable]] = []
+        # Behind the last message of the last transaction of each partition.
+        self._ends_at: dict[Place, int] = {}
         self._ended = _Ended()
         self._taken: _Ended | None = None
 
@@ -143,14 +148,7 @@ class Transactions:
         """
         found: list[tuple[End, Failures]] = []
         self._reported.begin()
-        while True:
-            try:
-                self._reported.await_all(deadline)
-                break
-            except KafkaException as error:
-                # A client that has failed for good says so once, whatever is called.
-                if not error.args[0].fatal():
-                    raise
+        self._reported.await_all(deadline)
         uninterrupted(lambda: found.append(self._put_away()), is_awaited=True)
         return found[0]
 
@@ -165,8 +163,12 @@ class Transactions:
                 end = "aborted"
             elif not taken.acknowledged:
                 end = "unknowable"
-        if end == "undecided":
-            self._undecided.append(taken)
+        for place, messages in taken.acknowledged.items():
+            messages.came_after(self._ends_at.get(place, 0))
+            if messages.standing:
+                self._ends_at[place] = messages.standing.end
+        if end == "undecided" or self._undecided:
+            self._undecided.append((end, taken))
         else:
             self._ended.add(end, taken)
         self._reported.answered()
@@ -181,8 +183,9 @@ class Transactions:
         """
         end: End = "aborted"
         while self._undecided:
-            taken = self._undecided[0]
-            end = self._decide(taken.acknowledged, deadline)
+            end, taken = self._undecided[0]
+            if end == "undecided":
+                end = self._decide(taken.acknowledged, deadline)
             uninterrupted(partial(self._settled, end, taken), is_awaited=True)
         return end
 

@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
-from confluent_kafka import KafkaError, KafkaException
-
 from epochfence.epochs.errors import (
     EpochfenceError,
     LedgerClosed,
@@ -19,6 +17,7 @@ from epochfence.epochs.errors import (
 from epochfence.epochs.receipts import Receipts
 from epochfence.epochs.values import check_count, check_function, check_timeout
 from epochfence.producers.fenced_producer import FencedProducer
+from epochfence.producers.reported import has_failed_for_good
 
 _log = logging.getLogger(__name__)
 
@@ -213,10 +212,10 @@ def poll_briefly(producer: FencedProducer) -> None:
     try:
         producer.poll(_POLL_S)
     except BaseException as error:
-        cause = error.args[0] if isinstance(error, KafkaException) else None
-        if isinstance(cause, KafkaError) and cause.fatal():
-            # The client says so once, to whoever calls; and fails from then on.
-            _log.info("a client has failed, as whoever writes will hear: %s", cause)
+        if has_failed_for_good(error):
+            _log.info(
+                "a client has failed, as whoever writes will hear: %s", error.args[0]
+            )
         else:
             # Of a delivery callback: it counts as reported all the same.
             _log.exception("a delivery callback failed")

@@ -2,92 +2,254 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
+from epochfence.epochs.errors import TopicUnavailable
+from epochfence.epochs.settings import FenceSettings
 from epochfence.replay.audit import Audit
 from epochfence.replay.checked_parts import PartRead
 from epochfence.replay.checking import Checks
-from epochfence.replay.report import Finding, Report
-from epochfence.replay.sources import Progress, VerdictWriter
-from epochfence.replay.summing_up import sum_up
-from epochfence.replay.topic_source import Slice, TopicSource, audit_slice
+from epochfence.replay.checkpoint import Checkpoint, CheckpointFile, check_same
+from epochfence.replay.partition_audit import PartitionState
+from epochfence.replay.report import Finding
+from epochfence.replay.slices import Job, SliceState
+from epochfence.replay.sources import INTERRUPTED, Outcome, Progress, VerdictWriter
+from epochfence.replay.summing_up import settings_report, sum_up
+from epochfence.replay.topic_source import Slice, TopicSource
+from epochfence.replay.what_if import WhatIfState
+from epochfence.replay.workers import (
+    Listener,
+    Task,
+    Told,
+    judge_by_workers,
+    judge_here,
+)
 
 
-def audit_topic(
-    audit: Audit,
-    source: TopicSource,
-    verdicts: VerdictWriter | None = None,
-    progress: Progress | None = None,
-    checks: Checks | None = None,
-) -> Report:
-    """Judge the records of a topic, one partition after the other.
+@dataclass
+class TopicAudit:
+    """An audit of a topic.
 
     Args:
         audit: What to judge by.
         source: The topic.
-        verdicts: Takes each record's verdict.
-        progress: Told how many records were judged so far.
-        checks: What it is compared with beyond the fence.
-
-    Raises:
-        TopicUnavailable: A partition could not be read.
+        what_if: Other settings, of which it is told where they disagree.
+        verdicts: Takes each record's verdict; with one worker only.
+        progress: Told how far it has come.
+        must_stop: Asked every moment whether to stop between two batches.
+        workers: How many processes judge; 1: this one.
+        checkpoint: Where to keep how far it has come, and to go on from; None: nowhere.
+        asked: Which part of the topic was asked for, for the checkpoint.
+        checks: What it is compared with beyond the fence, unless it was stopped.
     """
-    judged = 0
-    findings: list[Finding] = []
-    parts: list[PartRead] = []
 
-    def after_batch(_: int, records: int) -> None:
-        nonlocal judged
-        judged += records
-        if progress is not None:
-            progress(judged)
+    audit: Audit
+    source: TopicSource
+    what_if: Sequence[FenceSettings] = ()
+    verdicts: VerdictWriter | None = None
+    progress: Progress | None = None
+    must_stop: Callable[[], bool] = lambda: False
+    workers: int = 1
+    checkpoint: CheckpointFile | None = None
+    asked: str = ""
+    checks: Checks | None = None
+    _states: dict[int, SliceState] = field(default_factory=dict[int, SliceState])
+    _failures: list[TopicUnavailable] = field(default_factory=list[TopicUnavailable])
 
-    for piece in source.slices:
-        partition = audit.partition(piece.topic, piece.partition)
-        reached = audit_slice(
-            partition,
-            source.config,
-            piece,
-            timeout_s=source.timeout_s,
-            verdicts=verdicts,
-            after_batch=after_batch,
+    def run(self) -> Outcome:
+        """Judge what there is to judge. Whatever happens, what was found is told.
+
+        Raises:
+            MisconfiguredError: The checkpoint is of another audit, or cannot be kept.
+            InvalidFileError: The checkpoint is none.
+            TopicUnavailable: The cluster does not even say what became of the topic.
+        """
+        slices, kept = self._begin()
+        is_stopped = self._judge(slices, kept)
+        findings = [*self._unread(slices)]
+        for piece in slices:
+            findings += _limits_of(piece, self._states.get(piece.partition))
+        findings += _changes_of(self.source)
+        if not is_stopped:
+            findings += self._compared(slices)
+        partial = None
+        if is_stopped:
+            partial = INTERRUPTED
+        elif self._failures:
+            partial = str(self._failures[0])
+        report = sum_up(
+            self.audit,
+            f"topic {self.source.topic}",
+            states=self._found(slices),
+            what_if=self._what_if(),
+            bounds={(one.topic, one.partition): (one.start, one.end) for one in slices},
+            findings=findings,
+            partial=partial,
+            compared_with=() if self.checks is None else self.checks.compared_with(),
         )
-        findings += _limits_of(piece, reached)
-        parts.append(PartRead(piece, reached, partition.state()))
-    findings += _changes_of(source)
-    if checks is not None:
-        findings += checks.findings(audit, parts)
-    return sum_up(
-        audit,
-        f"topic {source.topic}",
-        bounds={
-            (one.topic, one.partition): (one.start, one.end) for one in source.slices
-        },
-        findings=findings,
-        compared_with=() if checks is None else checks.compared_with(),
-    )
+        if self.checkpoint is not None:
+            if partial is None:
+                self.checkpoint.remove()
+            else:
+                self.checkpoint.save(kept)
+        error = self._failures[0] if self._failures else None
+        return Outcome(report, error, is_stopped)
+
+    def _compared(self, slices: Sequence[Slice]) -> Iterator[Finding]:
+        """What the checks beyond the fence say of what was judged."""
+        if self.checks is None:
+            return
+        parts = [
+            PartRead(piece, found.next_offset, found.state)
+            for piece in slices
+            if (found := self._states.get(piece.partition)) is not None
+        ]
+        try:
+            yield from self.checks.findings(self.audit, parts)
+        except TopicUnavailable as error:
+            self._failures.append(error)
+
+    def _begin(self) -> tuple[list[Slice], Checkpoint]:
+        source = self.audit.source
+        now = Checkpoint(
+            topic=self.source.topic,
+            settings=settings_report(self.audit.settings),
+            what_if=[settings_report(one) for one in self.what_if],
+            asked=self.asked,
+            ledger=None if source is None else source.name,
+            ledger_offset=None if source is None else source.offset,
+            slices=self.source.slices,
+        )
+        before = None if self.checkpoint is None else self.checkpoint.load()
+        if before is None or self.checkpoint is None:
+            return self.source.slices, now
+        check_same(before, now, self.checkpoint.path)
+        # The ends of that time: what a report says must be of one moment.
+        now.slices, now.states = before.slices, before.states
+        self._states.update(
+            (state.partition, state) for state in before.states.values()
+        )
+        return now.slices, now
+
+    def _judge(self, slices: list[Slice], kept: Checkpoint) -> bool:
+        """Judge what is left; give whether it was stopped."""
+        tasks = [
+            Task(piece, self._states.get(piece.partition))
+            for piece in slices
+            if not self._is_done(piece.partition)
+        ]
+        job = Job(
+            self.source.config,
+            self.source.timeout_s,
+            self.audit.settings,
+            self.audit.ledger,
+            tuple(self.audit.table),
+            tuple(self.what_if),
+        )
+        listener = self._listener(slices, kept)
+        keeps = self.checkpoint is not None
+        if self.workers > 1 and len(tasks) > 1:
+            judge_by_workers(job, tasks, listener, keeps=keeps, workers=self.workers)
+        else:
+            for task in tasks:
+                if self.must_stop():
+                    break
+                judge_here(job, task, listener, keeps=keeps, verdicts=self.verdicts)
+        is_whole = all(self._is_done(piece.partition) for piece in slices)
+        return self.must_stop() and not is_whole
+
+    def _is_done(self, partition: int) -> bool:
+        state = self._states.get(partition)
+        return state is not None and state.is_done
+
+    def _listener(self, slices: Sequence[Slice], kept: Checkpoint) -> Listener:
+        total = sum(piece.end - piece.start for piece in slices)
+        positions = {piece.partition: piece.start for piece in slices}
+        positions |= {
+            state.partition: state.next_offset for state in self._states.values()
+        }
+        begun_at = sum(piece.start for piece in slices)
+        topic = self.source.topic
+        records = sum(state.state.records for state in self._states.values())
+
+        def listener(told: Told) -> bool:
+            nonlocal records
+            records += told.records
+            positions[told.partition] = max(positions[told.partition], told.position)
+            if told.failure is not None:
+                at = None if told.position < 0 else told.position
+                self._failures.append(
+                    TopicUnavailable(topic, told.failure, told.partition, at)
+                )
+            if told.state is not None:
+                self._states[told.partition] = told.state
+                if self.checkpoint is not None:
+                    kept.states[str(told.partition)] = told.state
+                    self.checkpoint.save(kept)
+            if self.progress is not None:
+                self.progress(records, sum(positions.values()) - begun_at, total)
+            return self.must_stop()
+
+        return listener
+
+    def _found(self, slices: Iterable[Slice]) -> list[PartitionState]:
+        return [
+            self._states[piece.partition].state
+            if piece.partition in self._states
+            else PartitionState(piece.topic, piece.partition)
+            for piece in slices
+        ]
+
+    def _what_if(self) -> list[tuple[FenceSettings, list[WhatIfState]]]:
+        found = sorted(self._states.values(), key=lambda state: state.partition)
+        return [
+            (settings, [state.what_if[number] for state in found])
+            for number, settings in enumerate(self.what_if)
+        ]
+
+    def _unread(self, slices: Sequence[Slice]) -> Iterator[Finding]:
+        """What could not be read, or was not yet."""
+        failures = {failure.partition: failure for failure in self._failures}
+        for piece in slices:
+            failure = failures.get(piece.partition)
+            state = self._states.get(piece.partition)
+            if failure is None and state is not None and state.is_done:
+                continue
+            reached = piece.start if state is None else state.next_offset
+            why = "" if failure is None else f": {failure.reason}"
+            yield Finding(
+                severity="critical",
+                code="not-judged",
+                text=f"{piece.topic}[{piece.partition}] was judged up to offset "
+                f"{reached} of {piece.end} only{why}.",
+                topic=piece.topic,
+                partition=piece.partition,
+                remedy="Run the audit again; with --checkpoint it goes on from there.",
+            )
 
 
-def _limits_of(piece: Slice, reached: int) -> Iterator[Finding]:
+def _limits_of(piece: Slice, found: SliceState | None) -> Iterator[Finding]:
     """What could not be known of a partition."""
     where = f"{piece.topic}[{piece.partition}]"
-    if piece.log_start > 0:
+    if piece.start > 0:
+        what = "begins at" if piece.start == piece.log_start else "was judged from"
         yield Finding(
             severity="notice",
-            code="head-gone",
-            text=f"{where} begins at offset {piece.log_start}: epochs that began "
-            f"before it are known only from a table (--table-topic, --table).",
+            code="head-gone" if piece.start == piece.log_start else "range",
+            text=f"{where} {what} offset {piece.start}: epochs that began before it "
+            f"are known only from a table (--table-topic, --table).",
             topic=piece.topic,
             partition=piece.partition,
             remedy="Give the table of its consumers: what is judged without it may "
             "admit a record of a leader that had been deposed before.",
         )
-    if reached < piece.end:
+    if found is not None and found.is_done and found.next_offset < piece.end:
         yield Finding(
             severity="warning",
             code="open-transaction",
-            text=f"{where} offsets {reached} to {piece.end - 1} lie behind an open "
-            f"transaction and were not judged.",
+            text=f"{where} offsets {found.next_offset} to {piece.end - 1} lie behind "
+            f"an open transaction and were not judged.",
             topic=piece.topic,
             partition=piece.partition,
             remedy="Run the audit again when it has ended; kafka-transactions.sh "

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Annotated, Any, TypeVar, cast
 
 import msgspec
@@ -281,6 +282,20 @@ class VerdictFile:
         for offset in offsets:
             line["offset"] = offset
             self._file.write(self._encode(line) + b"\n")
+
+
+def is_parquet(path: str) -> bool:
+    """Whether a name stands for Parquet: a folder, or a file that begins as such."""
+    there = Path(path)
+    if there.is_dir() or there.suffix == ".parquet":
+        return True
+    if not there.is_file():
+        return False
+    try:
+        with there.open("rb") as file:
+            return file.read(4) == b"PAR1"
+    except OSError:
+        return False  # whoever opens it next says why
 
 
 def write_records(file: IO[bytes], records: Iterable[RecordLine]) -> None:

@@ -218,6 +218,66 @@ class SettingsReport(msgspec.Struct, frozen=True):
     unstamped: str
     max_jump: int | None
 
+    def __str__(self) -> str:
+        scopes = ", ".join(self.scopes) or "any scope"
+        jump = "" if self.max_jump is None else f", max jump {self.max_jump}"
+        return (
+            f"stamp {self.stamp} of {scopes}, authority {self.authority}, unstamped: "
+            f"{self.unstamped}{jump}"
+        )
+
+
+class WhatIfChange(msgspec.Struct, frozen=True):
+    """Records of one partition on which other settings disagree.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        verdict: What the audit says of them.
+        reason: Why.
+        other_verdict: What the other settings say.
+        other_reason: Why.
+        records: How many.
+        first_offset: The first of them.
+        last_offset: The last.
+    """
+
+    topic: str
+    partition: int
+    verdict: Kind
+    reason: Reason
+    other_verdict: Kind
+    other_reason: Reason
+    records: int
+    first_offset: int
+    last_offset: int
+
+    def __str__(self) -> str:
+        records = "1 record" if self.records == 1 else f"{self.records:,} records"
+        was = OutcomeCount(self.verdict, self.reason, 0).name
+        would_be = OutcomeCount(self.other_verdict, self.other_reason, 0).name
+        where = f"offsets {self.first_offset} to {self.last_offset}"
+        if self.first_offset == self.last_offset:
+            where = f"offset {self.first_offset}"
+        return (
+            f"{self.topic}[{self.partition}]: {records}, {was} here, would be "
+            f"{would_be} ({where})"
+        )
+
+
+class WhatIfReport(msgspec.Struct, frozen=True):
+    """What other settings would have said of the same records.
+
+    Attributes:
+        settings: Those settings.
+        verdicts: Records by verdict and reason.
+        changes: Where they disagree with the audit.
+    """
+
+    settings: SettingsReport
+    verdicts: list[OutcomeCount]
+    changes: list[WhatIfChange]
+
 
 class RejectedReport(msgspec.Struct, frozen=True):
     """One rejected record, and who claimed what it cites."""
@@ -257,6 +317,7 @@ class Report(msgspec.Struct, frozen=True):
         rejected_total: How many were rejected.
         rejected_shown: The first of them.
         findings: What an operator should know, the worst first.
+        what_if: What other settings would have said.
         remarks: What looks like a mistake in how the audit was asked for.
         compared_with: What the topic was compared with beyond the fence, for people.
     """
@@ -272,6 +333,7 @@ class Report(msgspec.Struct, frozen=True):
     rejected_total: int
     rejected_shown: list[RejectedReport]
     findings: list[Finding]
+    what_if: list[WhatIfReport]
     remarks: list[str]
     compared_with: list[str] = []
     report: Literal["epochfence-audit"] = "epochfence-audit"

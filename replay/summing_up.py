@@ -23,7 +23,10 @@ from epochfence.replay.report import (
     RejectedReport,
     Report,
     SettingsReport,
+    WhatIfChange,
+    WhatIfReport,
 )
+from epochfence.replay.what_if import WhatIfState
 
 #: How many scopes a remark names.
 _SHOWN_SCOPES = 5
@@ -39,6 +42,7 @@ def sum_up(
     source: str,
     *,
     states: Sequence[PartitionState] | None = None,
+    what_if: Iterable[tuple[FenceSettings, Sequence[WhatIfState]]] = (),
     bounds: Bounds | None = None,
     findings: Iterable[Finding] = (),
     partial: str | None = None,
@@ -50,6 +54,7 @@ def sum_up(
         audit: What was judged by.
         source: What was read, for people.
         states: What was found; None: by the audit itself.
+        what_if: What other settings found.
         bounds: What was to be read of each partition, where that is known.
         findings: What else was found.
         partial: Why not all was judged, None where it was.
@@ -68,7 +73,7 @@ def sum_up(
         partial=partial,
         ledger=None if audit.source is None else _ledger_report(audit.source),
         epoch_starts_known=len(tuple(audit.table)),
-        settings=_settings_report(audit.settings),
+        settings=settings_report(audit.settings),
         records=sum(one.records for one in counts),
         verdicts=counts,
         partitions=[
@@ -80,6 +85,7 @@ def sum_up(
             RejectedReport.of(one, _holder(_find(ledger, one))) for one in shown
         ],
         findings=told,
+        what_if=[_what_if_report(*one) for one in what_if],
         remarks=_remarks(states, audit.settings, ledger),
         compared_with=[*compared_with],
     )
@@ -125,7 +131,8 @@ def _ledger_report(source: LedgerSource) -> LedgerReport:
     )
 
 
-def _settings_report(settings: FenceSettings) -> SettingsReport:
+def settings_report(settings: FenceSettings) -> SettingsReport:
+    """What records have to carry, for a report."""
     return SettingsReport(
         stamp=settings.stamps.name,
         authority=settings.authority,
@@ -236,6 +243,30 @@ def _epoch_report(
         else one.last_rejected.offset,
         succeeded_by=None if successor is None else successor.epoch,
         overlap=overlap,
+    )
+
+
+def _what_if_report(
+    settings: FenceSettings, found: Sequence[WhatIfState]
+) -> WhatIfReport:
+    return WhatIfReport(
+        settings=settings_report(settings),
+        verdicts=_counts([one.state for one in found]),
+        changes=[
+            WhatIfChange(
+                topic=one.state.topic,
+                partition=one.state.partition,
+                verdict=change.verdict,
+                reason=change.reason,
+                other_verdict=change.other_verdict,
+                other_reason=change.other_reason,
+                records=change.records,
+                first_offset=change.first_offset,
+                last_offset=change.last_offset,
+            )
+            for one in found
+            for change in one.changes
+        ],
     )
 
 

@@ -1,25 +1,15 @@
-"""The records of a topic, from their start to an end captured beforehand, judged."""
+"""What there is to read of a topic: partitions, with ends that are captured first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Message
-
-from epochfence.consumers.pieces import share_headers
 from epochfence.epochs.connection import Config
-from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
-from epochfence.epochs.messages import headers_of, timestamp_of
+from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.partition_reader import PartitionReader
 from epochfence.epochs.topics import TopicFacts, TopicKeeper
 from epochfence.epochs.values import EpochStart
-from epochfence.replay.log_order import OutOfOrderError
-from epochfence.replay.partition_audit import PartitionAudit
-from epochfence.replay.sources import VerdictWriter
-
-#: Fewer messages are judged one by one: looking whether they are alike costs more.
-_FEW = 4
 
 
 @dataclass(frozen=True)
@@ -163,115 +153,3 @@ class TopicSource:
         known = {one.partition for one in self.slices}
         there = () if facts is None else facts.partitions
         return [number for number in there if number > max(known, default=-1)]
-
-
-def audit_slice(
-    audit: PartitionAudit,
-    config: Config,
-    piece: Slice,
-    *,
-    start: int | None = None,
-    timeout_s: float,
-    verdicts: VerdictWriter | None = None,
-    after_batch: Callable[[int, int], None] | None = None,
-) -> int:
-    """Judge the records of a slice.
-
-    Args:
-        audit: The partition's audit.
-        config: Connection settings, as for confluent-kafka.
-        piece: What to read.
-        start: Where an earlier reading stopped; None: at the slice's start.
-        timeout_s: How long the cluster may take where nothing comes.
-        verdicts: Takes each record's verdict.
-        after_batch: Called after each batch with the offset to go on at and the number
-            of records in it. What it raises ends the reading, between two batches.
-
-    Returns:
-        The offset that was come to: below the slice's end where an open transaction
-        is in the way.
-
-    Raises:
-        TopicUnavailable: The partition could not be read, or changed meanwhile.
-    """
-    begin = piece.start if start is None else start
-    with PartitionReader(config, piece.topic, piece.partition) as reader:
-        for batch in reader.read(begin, piece.end, stall_timeout_s=timeout_s):
-            try:
-                _judge(audit, piece.topic_id, batch, verdicts)
-            except OutOfOrderError as error:
-                raise TopicUnavailable(
-                    piece.topic,
-                    f"its log changed while it was read: {error}",
-                    piece.partition,
-                    audit.last_offset + 1,
-                ) from error
-            if after_batch is not None and reader.position is not None:
-                after_batch(reader.position, len(batch))
-        return begin if reader.position is None else min(reader.position, piece.end)
-
-
-def _judge(
-    audit: PartitionAudit,
-    topic_id: str | None,
-    batch: list[Message],
-    verdicts: VerdictWriter | None,
-) -> None:
-    rest = batch
-    if len(batch) > _FEW and not audit.needs_value and share_headers(batch[1:]):
-        _judge_one(audit, topic_id, batch[0], verdicts)
-        if _judge_alike(audit, topic_id, batch[1:], verdicts):
-            return
-        rest = batch[1:]
-    for message in rest:
-        _judge_one(audit, topic_id, message, verdicts)
-
-
-def _judge_one(
-    audit: PartitionAudit,
-    topic_id: str | None,
-    message: Message,
-    verdicts: VerdictWriter | None,
-) -> None:
-    offset = message.offset()
-    assert offset is not None
-    verdict = audit.judge(
-        topic_id,
-        message.leader_epoch(),
-        offset,
-        timestamp_of(message),
-        headers_of(message),
-        message.value() if audit.needs_value else None,
-    )
-    if verdicts is not None:
-        verdicts.write(audit.topic, audit.partition, (offset,), verdict)
-
-
-def _judge_alike(
-    audit: PartitionAudit,
-    topic_id: str | None,
-    messages: list[Message],
-    verdicts: VerdictWriter | None,
-) -> bool:
-    """Judge messages that share their headers, all at once; False: one by one, then."""
-    first, last = messages[0], messages[-1]
-    leader_epoch = first.leader_epoch()
-    begin, end = first.offset(), last.offset()
-    assert begin is not None
-    assert end is not None
-    if last.leader_epoch() != leader_epoch:
-        return False
-    verdict = audit.judge_alike(
-        topic_id,
-        leader_epoch,
-        (begin, end),
-        (timestamp_of(first), timestamp_of(last)),
-        headers_of(first),
-        len(messages),
-    )
-    if verdict is None:
-        return False
-    if verdicts is not None:
-        offsets = [message.offset() or 0 for message in messages]
-        verdicts.write(audit.topic, audit.partition, offsets, verdict)
-    return True

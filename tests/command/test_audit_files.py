@@ -77,6 +77,15 @@ class Files:
         assert "Traceback" not in result.stderr
         return " ".join(result.stderr.split())
 
+    def fails_midway(self, *arguments: object) -> str:
+        """The same where what was judged before is reported, and called partial."""
+        result = run("audit", *arguments)
+        assert result.exit_code == 2, result.output
+        assert "Partial: " in result.stdout
+        assert "1 record: 1 admitted" in result.stdout
+        assert "Traceback" not in result.stderr
+        return " ".join(result.stderr.split())
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
@@ -174,7 +183,9 @@ def test_a_verdict_file_is_whole_or_what_it_was(files: Files) -> None:
     verdicts = files.folder / "verdicts.jsonl"
     verdicts.write_text("before\n")
     files.records.write_text(json.dumps(TAKEOVER[0]) + "\n{")
-    files.fails(files.records, "--ledger", files.ledger, "--verdicts", verdicts)
+    good = (files.records, "--ledger", files.ledger)
+    said = files.fails_midway(*good, "--verdicts", verdicts)
+    assert f"{verdicts} was not written: not all was judged" in said
     assert verdicts.read_text() == "before\n"
     assert len(list(files.folder.iterdir())) == 3
 
@@ -360,14 +371,14 @@ def test_what_others_wrote_cannot_drive_the_terminal(files: Files) -> None:
 def test_a_broken_line_is_named(files: Files, line: str, words: list[str]) -> None:
     lines = [json.dumps(TAKEOVER[0]), line, json.dumps(TAKEOVER[2])]
     files.records.write_text("\n".join(lines))
-    message = files.fails(files.records, "--ledger", files.ledger)
+    message = files.fails_midway(files.records, "--ledger", files.ledger)
     assert [word for word in words if word not in message] == []
 
 
 def test_a_line_that_is_not_utf_8_is_named(files: Files) -> None:
     good = json.dumps(TAKEOVER[0]).encode()
     files.records.write_bytes(good + b"\n" + good.replace(b"orders", b"ord\xffrs"))
-    assert "line 2" in files.fails(files.records, "--ledger", files.ledger)
+    assert "line 2" in files.fails_midway(files.records, "--ledger", files.ledger)
 
 
 def positions(*places: tuple[int | None, int]) -> list[Line]:

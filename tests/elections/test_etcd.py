@@ -167,8 +167,9 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     for wrong in (0, 1, 2.5, True, "10", 3601):
         with pytest.raises(MisconfiguredError, match="whole seconds"):
             EtcdElection("a", "office", ttl_s=wrong)
-    with pytest.raises(MisconfiguredError, match="not a time"):
+    with pytest.raises(MisconfiguredError, match="not a time") as refused:
         EtcdElection("a", "office", interval_s=0)
+    assert refused.value.setting == "interval_s"
     there = tmp_path / "there.pem"
     there.touch()
     alone: Any

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -45,9 +47,13 @@ class Meddler:
         self.asked: list[Question] = []
         #: What becomes of the next questions.
         self.tricks: list[Callable[[Question], Answer | None]] = []
+        #: What all questions are refused with meanwhile.
+        self.refusal: Answer | None = None
 
     def answer(self, question: Question) -> Answer:
         self.asked.append(question)
+        if self.refusal is not None:
+            return self.refusal
         if self.tricks and question.method != "GET":
             changed = self.tricks.pop(0)(question)
             if changed is not None:
@@ -138,6 +144,23 @@ def test_the_namespace_is_the_contexts(tmp_path: Path) -> None:
             pytest.raises(ElectionUnavailable, match=f"the Lease {said}epochfence-off"),
         ):
             candidate.campaign(0)
+
+
+def test_a_kubeconfig_without_a_current_context(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    for current in ({}, {"current-context": ""}):
+        write_kubeconfig(path, f"http://{LOOPBACK}:1", ADMIN, namespace="billing")
+        told = json.loads(path.read_text())
+        del told["current-context"]
+        path.write_text(json.dumps({**told, **current}))
+        with (
+            KubernetesElection(str(path), "office", context="here") as candidate,
+            pytest.raises(ElectionUnavailable, match="the Lease billing/"),
+        ):
+            candidate.campaign(0)
+        with pytest.raises(MisconfiguredError) as refused:
+            KubernetesElection(str(path), "office")
+        assert refused.value.setting == "connect"
 
 
 def test_who_waits_follows_soon(place: LeasePlace, scope: str) -> None:
@@ -274,6 +297,66 @@ def test_renewals_go_on_whatever_happens_to_one(
         wait_until(lambda: not meddler.tricks, _WAIT_S, "the tricks have been played")
         before = place.read(scope).spec
         wait_until(lambda: place.read(scope).spec != before, _WAIT_S, "it renews")
+        assert not candidate.lost.is_set()
+
+
+_REFUSALS = [
+    Answer(status, {"kind": "Status", "message": "not there yet"})
+    for status in (401, 403, 422)
+]
+
+
+@pytest.mark.parametrize("refusal", _REFUSALS, ids=lambda answer: str(answer.status))
+def test_a_refusal_that_passes_ends_no_candidacy(
+    place: LeasePlace, meddler: Meddler, scope: str, refusal: Answer
+) -> None:
+    """Roles that are replaced, a webhook, a server that starts."""
+    with _open(place, scope) as first, _open(place, scope) as second:
+        assert first.campaign(_WAIT_S)
+        assert not second.campaign(0)
+        meddler.refusal = refusal
+        for _ in range(2):
+            with pytest.raises(ElectionUnavailable, match="not there yet"):
+                second.campaign(0)
+        meddler.refusal = None
+        assert not second.campaign(0)
+        first.resign()
+        assert second.campaign(0)
+
+
+def test_a_refusal_that_lasts_is_told(
+    place: LeasePlace, meddler: Meddler, scope: str
+) -> None:
+    with _open(place, scope, 1) as candidate:
+        assert candidate.campaign(_WAIT_S)
+        candidate.resign()
+        meddler.refusal = _REFUSALS[1]
+
+        told: list[str] = []
+
+        def is_told() -> bool:
+            with suppress(ElectionUnavailable):
+                try:
+                    candidate.campaign(0)
+                except MisconfiguredError as error:
+                    told.append(error.remedy)
+            return bool(told)
+
+        wait_until(is_told, _WAIT_S, "it is told that it is refused")
+        assert "get, create and update" in told[0]
+
+
+def test_each_renewal_says_how_long_it_lasts(place: LeasePlace, scope: str) -> None:
+    """Others go by it: one that was edited would be a leader's for too short."""
+    with _open(place, scope, 6) as candidate:
+        assert candidate.campaign(_WAIT_S)
+        place.change(scope, lease_duration_seconds=1)
+
+        def said() -> int | None:
+            spec = place.read(scope).spec
+            return None if spec is None else spec.lease_duration_seconds
+
+        wait_until(lambda: said() == 6, _WAIT_S, "the Lease lasts as long as ever")
         assert not candidate.lost.is_set()
 
 
@@ -433,5 +516,6 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     for wrong in (0, 2.5, True, "10", 3601):
         with pytest.raises(MisconfiguredError, match="whole seconds"):
             KubernetesElection(config, "office", lease_duration_s=wrong)
-    with pytest.raises(MisconfiguredError, match="not a time"):
+    with pytest.raises(MisconfiguredError, match="not a time") as refused:
         KubernetesElection(config, "office", interval_s=0)
+    assert refused.value.setting == "interval_s"

@@ -260,8 +260,9 @@ def test_arguments_are_checked(database: str) -> None:
         PostgresElection("host=h password=se cret", "office")
     assert "cret" not in str(refused.value)
     for times in ({"silence_s": 0.0}, {"interval_s": -1.0}):
-        with pytest.raises(MisconfiguredError, match="not a time"):
+        with pytest.raises(MisconfiguredError, match="not a time") as refused:
             PostgresElection(database, "office", **times)
+        assert [refused.value.setting] == list(times)
     with pytest.raises(MisconfiguredError, match="a third of it"):
         PostgresElection(database, "office", silence_s=2.0, interval_s=1.0)
     with hasty(database, "office") as candidate:

@@ -143,6 +143,7 @@ def test_what_cannot_be_a_name(database: str, name: str) -> None:
     with pytest.raises(MisconfiguredError) as refused:
         PostgresSequence(database, name)()
     assert refused.value.setting == "sequence"
+    assert not re.search(r"[^.]\.\.\Z", str(refused.value))
 
 
 class StandingStill(Proxy):
@@ -182,6 +183,11 @@ def test_a_connection_that_breaks(database: str, sequence: str) -> None:
         with pytest.raises(EpochUnavailable):
             epoch()
         assert epoch() == 1
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(EpochUnavailable, match=r"refused\. Nothing was claimed"):
+        PostgresSequence("host=127.0.0.1 port=1", "s")()
 
 
 def test_a_server_that_restarts(own_postgres: OwnPostgres) -> None:

@@ -227,5 +227,6 @@ def test_arguments_are_checked(client: Any) -> None:
         assert refused.value.setting == "connect"
     with pytest.raises(MisconfiguredError, match="made already"):
         ZookeeperElection(client, "office", settings={"use_ssl": True})
-    with pytest.raises(MisconfiguredError, match="not a time"):
+    with pytest.raises(MisconfiguredError, match="not a time") as refused:
         ZookeeperElection("a", "office", session_timeout_s=0)
+    assert refused.value.setting == "session_timeout_s"

@@ -102,10 +102,10 @@ def topic(kafka: KafkaBroker) -> str:
 
 
 @pytest.fixture
-def outbox(database: str) -> str:
+def outbox(database: str, topic: str) -> str:
     """A database that has the table, whose sessions take numbers in blocks."""
     options = ("--postgres", database, "--partitions", str(_PARTITIONS))
-    made = Program("outbox_relay.py", "create-table", *options)
+    made = Program("outbox_relay.py", "create-table", *options, "--topic", topic)
     assert made.wait() == 0, made.said
     with closing(psycopg.connect(database, autocommit=True)) as connection:
         connection.execute("ALTER SEQUENCE outbox_id_seq CACHE 10")
@@ -132,7 +132,7 @@ def team(
     def start(holder: str) -> Program:
         return Program(
             "outbox_relay.py", "run", *kafka_options(topics),
-            *("--postgres", outbox, "--topic", topic, "--holder", holder),
+            *("--postgres", outbox, "--holder", holder),
             *("--election", election, "--silence", _SILENCE_S[election]),
             *("--batch", str(_BATCH), "--interval", "0.05"),
         )  # fmt: skip
@@ -174,7 +174,7 @@ def test_each_row_is_sent_once(
         if way == "stop":
             # It goes on as if nothing had been, and so does what it had on its way.
             leader.tell(signal.SIGCONT)
-            write_as(topics, topic, before, b"stale", b"9000000000:1")
+            write_as(topics, topic, before, b"stale", b"9000000000:1:%032d" % 0)
             leader.wait_for("over: ")
         leader = successor
     application.end()
@@ -201,6 +201,30 @@ def test_each_row_is_sent_once(
         expected.setdefault(partition, []).append(row)
     assert cursors == expected
     assert found.counts["stale-epoch"] >= ways.count("stop")
+
+
+def test_a_row_that_is_too_large(
+    kafka: KafkaBroker, topics: LedgerTopics, outbox: str
+) -> None:
+    """It ends the relay, which names the row and the setting; the next one, too."""
+    config = {"max.message.bytes": "3000"}
+    topic = kafka.create_topic("outbox", partitions=_PARTITIONS, config=config)
+    with closing(psycopg.connect(outbox, autocommit=True)) as connection:
+        for size in (10, 20, 9000, 30):
+            connection.execute(
+                "INSERT INTO outbox (key, value) VALUES ('k', repeat('v', %s))", [size]
+            )
+        query = "SELECT id FROM outbox WHERE length(value) = 9000"
+        ((row,),) = connection.execute(query).fetchall()
+    for holder in ("a", "b"):
+        relay = Program(
+            "outbox_relay.py", "run", *kafka_options(topics),
+            *("--postgres", outbox, "--topic", topic, "--holder", holder),
+            *("--silence", _SILENCE_S["postgres"]),
+        )  # fmt: skip
+        assert relay.wait() == 1, relay.said
+        assert f"error: row {row} cannot be sent" in relay.said[-1]
+        assert "max.message.bytes" in relay.said[-1]
 
 
 def _row_of(headers: object) -> int:

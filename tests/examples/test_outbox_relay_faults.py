@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from psycopg import sql
 
 from command_line import Stopped
 from epochfence.testing import MemoryConsumer, MemoryLedger, MemoryLog, MemoryProducer
 from epochfence.testing.clients import MemoryKeeper
-from outbox_relay import TABLE, Relay
+from outbox_relay import Relay, create_tables
 from support.example_service import SCOPE, TOPIC, Paused, Service
 from support.producing import doing
 from support.waiting import wait_until
@@ -33,8 +33,7 @@ def topic(memory_log: MemoryLog) -> None:
 @pytest.fixture
 def outbox(database: str) -> Iterator[psycopg.Connection[Any]]:
     with closing(psycopg.connect(database, autocommit=True)) as connection:
-        partitions = sql.Literal(_PARTITIONS)
-        connection.execute(sql.SQL(TABLE).format(partitions=partitions))
+        create_tables(connection, TOPIC, SCOPE, _PARTITIONS)
         yield connection
 
 
@@ -184,9 +183,10 @@ def write_cursor(ledger: MemoryLedger, cursor: str) -> None:
 @pytest.mark.parametrize(
     ("cursor", "told"),
     [
-        ("9000000000:1", "restored"),
+        (f"9000000000:1:{uuid4()}", "restored"),
         ("7", "not one of this program's"),
-        ("7:x", "not one of this program's"),
+        ("7:19", "not one of this program's"),
+        ("7:19:x", "not one of this program's"),
     ],
 )
 def test_cursors_that_are_not_of_this_outbox(
@@ -261,8 +261,61 @@ def test_a_row_that_cannot_be_sent(
     service.start(new_relay().work)
     service.wait()
     assert isinstance(service.error, Stopped)
-    assert "row 1 cannot be sent" in str(service.error)
+    assert "row 1 cannot be sent: its 2 bytes" in str(service.error)
+    assert "max.message.bytes of orders" in str(service.error)
     assert unsent(outbox) == ["a"]
+
+
+@pytest.mark.parametrize("is_noticed_before", [False, True])
+def test_a_row_that_is_too_large_for_the_topic(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+    is_noticed_before: bool,
+) -> None:
+    """The client may have failed by it while rows behind it are handed over."""
+
+    def prepare(producer: Paused) -> None:
+        producer.fail_deliveries(2, code=KafkaError.MSG_SIZE_TOO_LARGE)
+        produce, handed = producer.produce, []
+
+        def fail_at_the_third(*arguments: Any, **options: Any) -> None:
+            handed.append(arguments)
+            if is_noticed_before and len(handed) == 3:
+                raise KafkaException(KafkaError(KafkaError._FATAL))
+            produce(*arguments, **options)
+
+        vars(producer)["produce"] = fail_at_the_third
+
+    service.prepare = prepare
+    insert(outbox, "a", "large", "c")
+    service.start(new_relay(batch=3).work)
+    service.wait()
+    assert isinstance(service.error, Stopped)
+    assert "row 2 cannot be sent" in str(service.error)
+    assert "max.message.bytes" in str(service.error)
+    assert unsent(outbox) == ["a", "large", "c"]
+
+
+def test_a_client_that_had_failed_before(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def prepare(producer: Paused) -> None:
+        if len(service.producers) == 1:
+            failed = KafkaException(KafkaError(KafkaError._FATAL))
+            vars(producer)["produce"] = doing(failed)
+
+    service.prepare = prepare
+    insert(outbox, "a")
+    service.start(new_relay().work)
+    wait_until_sent(outbox)
+    assert admitted(memory_ledger) == ["a"]
+    assert "gives epoch 1 up" in capsys.readouterr().out
 
 
 def test_a_topic_with_fewer_partitions_than_the_table(
@@ -280,3 +333,167 @@ def test_a_topic_with_fewer_partitions_than_the_table(
     service.wait()
     assert isinstance(service.error, Stopped)
     assert "has 1" in str(service.error)
+
+
+def relayed(
+    outbox: psycopg.Connection[Any], service: Service, relay: Relay, *values: str
+) -> None:
+    """Have a relay send rows, and end."""
+    insert(outbox, *values)
+    service.start(relay.work)
+    wait_until_sent(outbox)
+    service.end()
+
+
+def stopped(service: Service, relay: Relay) -> str:
+    """What a relay ends with."""
+    service.start(relay.work)
+    service.wait()
+    assert isinstance(service.error, Stopped)
+    return str(service.error)
+
+
+@pytest.fixture
+def successor(memory_ledger: MemoryLedger) -> Iterator[Service]:
+    """Who leads next: `serve` is called once."""
+    made = Service(memory_ledger)
+    yield made
+    made.end()
+
+
+def test_rows_that_have_the_numbers_of_others_which_were_sent(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    successor: Service,
+    new_relay: NewRelay,
+) -> None:
+    """The database was restored; since then it has given places anew."""
+    relayed(outbox, service, new_relay(), "a", "b")
+    (old,) = outbox.execute("SELECT token::text FROM outbox WHERE id = 2").fetchall()
+    outbox.execute(
+        "UPDATE outbox SET value = 'c', token = gen_random_uuid(), sent_at = NULL"
+        " WHERE id = 2"
+    )
+    (new,) = outbox.execute("SELECT token::text FROM outbox WHERE id = 2").fetchall()
+    told = stopped(successor, new_relay())
+    assert f"row 2 with the token {old[0]}" in told
+    assert f"row 2 in this database has the token {new[0]}" in told
+    assert "a new topic" in told
+    assert unsent(outbox) == ["c"]
+    assert admitted(memory_ledger) == ["a", "b"]
+
+
+def test_the_last_row_that_was_sent_is_missing_and_others_before_it_are_not_marked(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    successor: Service,
+    new_relay: NewRelay,
+) -> None:
+    relayed(outbox, service, new_relay(), "a", "b")
+    outbox.execute("DELETE FROM outbox WHERE id = 2")
+    outbox.execute("UPDATE outbox SET value = 'c', sent_at = NULL")
+    told = stopped(successor, new_relay())
+    assert "is row 2 with the token" in told
+    assert "1 rows before it are not marked" in told
+    assert unsent(outbox) == ["c"]
+    assert admitted(memory_ledger) == ["a", "b"]
+
+
+def test_rows_that_are_marked_may_be_deleted(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    successor: Service,
+    new_relay: NewRelay,
+) -> None:
+    relayed(outbox, service, new_relay(), "a", "b")
+    outbox.execute("DELETE FROM outbox")
+    relayed(outbox, successor, new_relay(), "c")
+    assert admitted(memory_ledger) == ["a", "b", "c"]
+
+
+def test_a_row_that_took_the_place_of_another_is_not_marked_as_that(
+    memory_ledger: MemoryLedger,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+) -> None:
+    """The database went back while the relay waited for the answer."""
+
+    def prepare(producer: Paused) -> None:
+        confirm = producer.confirm
+
+        def confirmed(*arguments: Any) -> Any:
+            outbox.execute("UPDATE outbox SET value = 'b', token = gen_random_uuid()")
+            vars(producer)["confirm"] = confirm
+            return confirm(*arguments)
+
+        vars(producer)["confirm"] = confirmed
+
+    service.prepare = prepare
+    insert(outbox, "a")
+    service.start(new_relay().work)
+    wait_until_sent(outbox)
+    assert admitted(memory_ledger) == ["a", "b"]
+
+
+def test_a_table_whose_rows_go_elsewhere(
+    outbox: psycopg.Connection[Any], service: Service, new_relay: NewRelay
+) -> None:
+    """A relay of another topic, or scope, would lead beside the one that there is."""
+    outbox.execute("UPDATE outbox_relay SET topic = 'others'")
+    insert(outbox, "a")
+    told = stopped(service, new_relay())
+    assert "goes to the topic others under the scope w" in told
+    assert unsent(outbox) == ["a"]
+
+
+def test_rows_behind_an_open_transaction(
+    database: str,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with closing(psycopg.connect(database)) as slow:
+        slow.execute("SELECT pg_current_xact_id()")
+        insert(outbox, "a")
+        service.start(new_relay(patience_s=0.1).work)
+        said: list[str] = []
+
+        def is_told() -> bool:
+            said.append(capsys.readouterr().out)
+            return "warning: " in said[-1]
+
+        wait_until(is_told, _WAIT_S, "it warns")
+        assert f"transaction of process {slow.info.backend_pid}," in said[-1]
+        assert " s old: " in said[-1]
+        assert unsent(outbox) == ["a"]
+        slow.rollback()
+    wait_until_sent(outbox)
+    assert "warning: " not in capsys.readouterr().out
+
+
+def test_rows_behind_a_prepared_transaction(
+    database: str,
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    new_relay: NewRelay,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (allowed,) = outbox.execute("SHOW max_prepared_transactions").fetchall()
+    if allowed[0] == "0":
+        pytest.skip("this server prepares no transactions")
+    with closing(psycopg.connect(database)) as slow:
+        slow.execute("SELECT pg_current_xact_id()")
+        slow.execute("PREPARE TRANSACTION 'gone home'")
+    try:
+        insert(outbox, "a")
+        service.start(new_relay(patience_s=0.1).work)
+        told = "the prepared transaction 'gone home'"
+        wait_until(lambda: told in capsys.readouterr().out, _WAIT_S, "it warns")
+    finally:
+        outbox.execute("ROLLBACK PREPARED 'gone home'")
+    wait_until_sent(outbox)

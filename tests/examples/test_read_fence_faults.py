@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -158,3 +159,27 @@ def test_questions_that_make_no_sense(
     new_store: NewStore, method: str, path: str, body: bytes, status: int
 ) -> None:
     assert new_store().answer(method, path, body).status == status
+
+
+@pytest.mark.parametrize(
+    ("facts", "body", "status"),
+    [
+        ({"REQUEST_METHOD": "PUT"}, b"", "411 Length Required"),
+        ({"REQUEST_METHOD": "PUT", "CONTENT_LENGTH": ""}, b"3", "411 Length Required"),
+        ({"REQUEST_METHOD": "PUT", "CONTENT_LENGTH": "x"}, b"3", "411 Length Required"),
+        ({"REQUEST_METHOD": "PUT", "CONTENT_LENGTH": "9"}, b"3", "400 Bad Request"),
+        ({"REQUEST_METHOD": "PUT", "CONTENT_LENGTH": "1"}, b"3", "204 No Content"),
+        ({"REQUEST_METHOD": "PUT", "CONTENT_LENGTH": "0"}, b"", "204 No Content"),
+    ],
+)
+def test_an_item_of_which_not_all_came(
+    new_store: NewStore, facts: dict[str, str], body: bytes, status: str
+) -> None:
+    """A client that broke off, or did not say how much there is, writes nothing."""
+    store = new_store()
+    told: list[str] = []
+    environ = {"PATH_INFO": "/items/cup", "wsgi.input": BytesIO(body), **facts}
+    store(environ, lambda status, _: told.append(status))
+    assert told == [status]
+    is_written = store.answer("GET", "/items/cup").status == 200
+    assert is_written == status.startswith("204")

@@ -46,7 +46,11 @@ def fired(ledger: MemoryLedger) -> list[int]:
     return [json.loads(message.value() or b"")["tick"] for message in consumer]
 
 
-def write_tick(ledger: MemoryLedger, cursor: str) -> None:
+def write_tick(ledger: MemoryLedger, number: int) -> None:
+    write_cursor(ledger, Schedule(_LONG_AGO, 1.0).cursor(number))
+
+
+def write_cursor(ledger: MemoryLedger, cursor: str) -> None:
     with MemoryProducer(ledger, ledger.claim(SCOPE, holder="other")) as other:
         other.take_over([TOPIC])
         other.produce(TOPIC, json.dumps({"tick": cursor}), cursor=cursor)
@@ -62,7 +66,7 @@ def test_when_ticks_are_due() -> None:
 
 
 def test_ticks_that_were_missed(memory_ledger: MemoryLedger, service: Service) -> None:
-    write_tick(memory_ledger, "2")
+    write_tick(memory_ledger, 2)
     fire(service, 5)
     assert fired(memory_ledger)[1:] == [3, 4, 5]
 
@@ -70,7 +74,7 @@ def test_ticks_that_were_missed(memory_ledger: MemoryLedger, service: Service) -
 def test_ticks_that_were_missed_and_are_skipped(
     memory_ledger: MemoryLedger, service: Service
 ) -> None:
-    write_tick(memory_ledger, "2")
+    write_tick(memory_ledger, 2)
     fire(service, 5, skips_missed=True)
     assert fired(memory_ledger)[1:] == [5]
 
@@ -116,7 +120,7 @@ def test_a_clock_that_was_set_back(
 ) -> None:
     """What was fired by a clock that is ahead is not fired again."""
     looks.clear()
-    write_tick(memory_ledger, "5")
+    write_tick(memory_ledger, 5)
     schedule = SetBack(_LONG_AGO, 1.0, 7)
     scheduler = Scheduler(
         TOPIC, schedule, service.election, skips_missed=False, resume_after=None
@@ -139,10 +143,66 @@ def test_a_cursor_that_is_gone(
     assert fired(memory_ledger) == [4, 5]
 
 
+@pytest.mark.parametrize("cursor", ["7", "7:19", "7:19:x", f"7:{10**30}:1"])
 def test_a_cursor_of_another_program(
-    memory_ledger: MemoryLedger, service: Service
+    memory_ledger: MemoryLedger, service: Service, cursor: str
 ) -> None:
-    write_tick(memory_ledger, "7:19")
+    write_cursor(memory_ledger, cursor)
     fire(service, 5)
     assert isinstance(service.error, Stopped)
     assert "not one of this program's" in str(service.error)
+
+
+@pytest.mark.parametrize("last", [3, 2])
+def test_a_last_tick_that_was_fired_already(
+    memory_ledger: MemoryLedger, service: Service, last: int
+) -> None:
+    """`--last` may be lower than before."""
+    write_tick(memory_ledger, 3)
+    fire(service, last)
+    assert service.error is None
+    assert len(fired(memory_ledger)) == 1
+
+
+@pytest.mark.parametrize(
+    "before",
+    [Schedule(_LONG_AGO, 2.0), Schedule(_LONG_AGO + timedelta(microseconds=1), 1.0)],
+)
+def test_a_schedule_that_was_changed(
+    memory_ledger: MemoryLedger, service: Service, before: Schedule
+) -> None:
+    """By the new one, the number of the last tick means another time."""
+    write_cursor(memory_ledger, before.cursor(3))
+    fire(service, 5)
+    assert isinstance(service.error, Stopped)
+    assert "tick 3 was fired by another schedule" in str(service.error)
+    assert "a topic of its own" in str(service.error)
+    assert len(fired(memory_ledger)) == 1
+
+
+def test_a_tick_that_slept_between_its_plan_and_the_topic(
+    memory_ledger: MemoryLedger, service: Service
+) -> None:
+    """A successor has fired it meanwhile: what comes late is not admitted."""
+
+    def prepare(producer: Paused) -> None:
+        if len(service.producers) > 1:
+            return
+        produce = producer.produce
+
+        def slept(*arguments: Any, **options: Any) -> None:
+            successor = memory_ledger.depose(producer.leaderships[0])
+            with MemoryProducer(memory_ledger, successor) as other:
+                other.take_over([TOPIC])
+                schedule = Schedule(_LONG_AGO, 1.0)
+                tick = json.dumps({"tick": 1})
+                other.produce(TOPIC, tick, partition=0, cursor=schedule.cursor(1))
+            vars(producer)["produce"] = produce
+            produce(*arguments, **options)
+
+        vars(producer)["produce"] = slept
+
+    service.prepare = prepare
+    fire(service, 2)
+    assert service.error is None
+    assert fired(memory_ledger) == [1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from epochfence import ClaimLost, EpochUnavailable, MisconfiguredError
 from epochfence.elections import KafkaLeaderEpoch
+from epochfence.epochs.topics import TopicFacts, TopicKeeper
 from support.brokers import IMPATIENT, KafkaBroker
 from support.kafka_local import KafkaCluster
 from support.ledgers import unnamed_topics
@@ -23,12 +25,41 @@ def test_a_new_topic_has_the_first_epoch(kafka: KafkaBroker) -> None:
     assert [epoch(), epoch()] == [1, 1]
 
 
-@pytest.mark.parametrize("partition", [0, 7])
-def test_a_partition_that_is_not_there(kafka: KafkaBroker, partition: int) -> None:
-    topic = kafka.create_topic() if partition else "no-such-topic"
-    with pytest.raises(EpochUnavailable) as unavailable:
-        KafkaLeaderEpoch(kafka.config, topic, partition)()
-    assert f"the leader epoch of {topic}[{partition}]" in str(unavailable.value)
+@pytest.mark.parametrize(
+    ("topic", "partition", "setting", "told"),
+    [
+        ("no-such-topic", 0, "topic", "'no-such-topic': there is no such topic"),
+        ("", 7, "partition", "7: topic .* has 1, counted from 0"),
+        ("no name!", 0, "topic", "no topic can have this name"),
+    ],
+)
+def test_a_partition_that_is_not_there(
+    kafka: KafkaBroker, topic: str, partition: int, setting: str, told: str
+) -> None:
+    epoch = KafkaLeaderEpoch(
+        kafka.config, topic or kafka.create_topic(), partition, timeout_s=3
+    )
+    with pytest.raises(MisconfiguredError, match=told) as wrong:
+        epoch()
+    assert wrong.value.setting == setting
+
+
+def test_a_topic_that_not_every_broker_knows_yet(
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"made-late-{secrets.token_hex(6)}"
+    told_first = TopicKeeper.facts
+
+    def facts(keeper: TopicKeeper, topic: str, wait_s: float) -> TopicFacts | None:
+        found = told_first(keeper, topic, wait_s)
+        if found is None:
+            admin: Any = AdminClient(dict(kafka.config))
+            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(_WAIT_S)
+        return found
+
+    monkeypatch.setattr(TopicKeeper, "facts", facts)
+    epoch = KafkaLeaderEpoch(kafka.config, topic)
+    assert wait_until(lambda: told(epoch), _WAIT_S, "its leader tells") == 1
 
 
 def test_a_broker_that_is_not_there() -> None:

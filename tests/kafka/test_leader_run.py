@@ -48,7 +48,8 @@ class Runner:
         self._log = folder / f"log-{secrets.token_hex(4)}"
         self.out = folder / f"out-{secrets.token_hex(4)}"
         arguments = [
-            "leader", "run", "--scope", scope, *_SOON,
+            "leader", "run", "--scope", scope,
+            *(() if "--election" in rest else _SOON),
             *("-b", topics.kafka.bootstrap_servers),
             *("--coordination-topic", topics.coordination_topic),
             *("--table-topic", topics.table_topic),
@@ -220,7 +221,19 @@ def test_what_does_not_end_is_killed_with_all_it_has_started(
     ("rest", "told"),
     [
         (["--", "no-such-program"], "no such program"),
-        (["--election", "etcd", "--", "true"], "where is the election by etcd"),
+        (["--", __file__], "may not be executed"),
+        (["--election", "etcd", "--", "true"], "nothing says where the election by et"),
+        (["--election-server", "", "--election", "postgres", "--", "true"], "nothing"),
+        (
+            ["--election", "etcd", "--election-server", "a b", "--", "true"],
+            "not servers of etcd",
+        ),
+        (
+            ["--election", "etcd", "--election-server", "a", *_SOON, "--", "true"],
+            "only an election on Kafka is held by a group",
+        ),
+        (["-X", "group.protocol=consumer", "--", "true"], "group.protocol"),
+        (["-X", "session.timeout.ms=soon", "--", "true"], "session.timeout.ms"),
         (["--election-server", "x", "--", "true"], "held on its brokers"),
         (
             ["--election", "postgres", "--election-server", "x=", "--", "true"],

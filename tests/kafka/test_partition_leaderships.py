@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -277,7 +278,7 @@ def test_nobody_in_between(
     assert len(barriers(kafka, output)) == 4
 
 
-@pytest.mark.parametrize("client", GROUPS[:2], ids=["eager", "cooperative"])
+@pytest.mark.parametrize("client", GROUPS, ids=["eager", "cooperative", "kip-848"])
 def test_who_was_put_out_of_the_group_claims_nothing(
     kafka: KafkaBroker, ledger: Ledger, new: New, client: dict[str, Any]
 ) -> None:
@@ -309,6 +310,58 @@ def test_who_was_put_out_of_the_group_claims_nothing(
         assert claimed(ledger) == {}
     finally:
         consumer.close()
+
+
+@pytest.mark.parametrize("client", GROUPS, ids=["eager", "cooperative", "kip-848"])
+def test_who_is_expelled_while_it_leads(
+    kafka: KafkaBroker,
+    ledger: Ledger,
+    other_ledger: Ledger,
+    new: New,
+    client: dict[str, Any],
+) -> None:
+    """Its partitions are another's before it hears of anything; then it comes back."""
+    source = kafka.create_topic("orders", partitions=2)
+    output = kafka.create_topic("prices", partitions=2)
+    group = f"group-{source}"
+    settings: dict[str, Any] = {"outputs": [output], "group": group}
+    late = Producer(dict(kafka.config))
+    with ExitStack() as members:
+        sleeper = Processor(kafka, new(source, **settings), client)
+        members.callback(sleeper.consumer.close)
+        poll_until([sleeper], lambda: sleeper.led.led == [0, 1], "it has both")
+        held = [sleeper.led.of(number).leaderships[0] for number in range(2)]
+        expel(kafka.bootstrap_servers, group, sleeper.consumer.memberid() or "")
+        other = new(source, ledger=other_ledger, holder="b", **settings)
+        awake = Processor(kafka, other, client)
+        members.callback(awake.consumer.close)
+        poll_until([awake], lambda: awake.led.led == [0, 1], "the other has both")
+        for number, leadership in enumerate(held):
+            # As if it had handed them over before, and gone on without polling.
+            late.produce(
+                output,
+                b"too late",
+                partition=number,
+                headers=[("epochfence", leadership.stamp_value)],
+            )
+            awake.led.of(number).produce(output, b"in order", partition=number)
+            # It asks the group before it would claim again.
+            with pytest.raises((Deposed, NotAssigned)):
+                sleeper.led.of(number)
+        late.flush(30)
+        assert awake.led.confirm().counts["admitted"] == 2
+        poll_until(
+            [sleeper, awake],
+            lambda: len(sleeper.led.led) == len(awake.led.led) == 1,
+            "it hears of it, and each has one",
+        )
+        (again,), (stayed,) = sleeper.led.led, awake.led.led
+        sleeper.led.of(again).produce(output, b"in order", partition=again)
+        assert sleeper.led.confirm().counts["admitted"] == 1
+    epochs = claimed(ledger)
+    assert epochs == {f"orders/{again}": [1, 2, 3], f"orders/{stayed}": [1, 2]}
+    wanted = [(number, b"in order") for number in (0, 1, again)]
+    assert admitted(kafka, ledger, output, 3) == sorted(wanted, key=str)
 
 
 def test_partitions_that_are_added_to_a_shared_output(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 
 from epochfence import (
     Deposed,
@@ -96,6 +96,15 @@ def succeed(kafka: KafkaBroker, ledger: Ledger, topic: str, scope: str = "s") ->
 def outcomes(receipts: Receipts, partition: int = 0) -> dict[int | None, str]:
     """Outcomes by offset."""
     return {r.offset: r.outcome for r in receipts if r.partition == partition}
+
+
+def told_by(logger: str, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the loggers below one have told."""
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith(f"{logger}.")
+    ]
 
 
 # Still the latest.
@@ -220,6 +229,51 @@ def test_messages_that_are_not_acknowledged(
         producer.purge()
         (failed,) = producer.confirm().undelivered
         assert failed.messages == 3
+
+
+@pytest.mark.parametrize("refused_first", [True, False])
+def test_a_client_that_has_failed_for_good(
+    kafka: KafkaBroker,
+    ledger: Ledger,
+    leadership: Leadership,
+    caplog: pytest.LogCaptureFixture,
+    refused_first: bool,
+) -> None:
+    """It says so once, to whoever calls, in the midst of what is to be told."""
+    topic = kafka.create_topic("t", config={"max.message.bytes": "2000"})
+    config = {**kafka.config, "enable.gapless.guarantee": True}
+    with FencedProducer(config, ledger, leadership) as producer:
+        producer.take_over([topic])
+        if not refused_first:
+            producer.produce(topic, b"v")
+            producer.flush()
+        producer.produce(topic, bytes(5000))
+        receipts = producer.confirm()
+        (failed,) = receipts.undelivered
+        assert (failed.error, failed.messages) == ("MSG_SIZE_TOO_LARGE", 1)
+        assert receipts.counts["admitted"] == (0 if refused_first else 1)
+        (told,) = told_by("epochfence.producers", caplog)
+        assert "Message size too large" in told
+        assert "claim anew" in told
+        with pytest.raises(KafkaException, match="_FATAL"):
+            producer.produce(topic, b"v")
+        assert producer.unconfirmed == 0
+        assert producer.confirm().are_all_admitted
+
+
+def test_a_client_that_has_failed_is_closed(
+    kafka: KafkaBroker,
+    ledger: Ledger,
+    leadership: Leadership,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = kafka.create_topic("t", config={"max.message.bytes": "2000"})
+    config = {**kafka.config, "enable.gapless.guarantee": True}
+    with FencedProducer(config, ledger, leadership) as producer:
+        producer.take_over([topic])
+        producer.produce(topic, bytes(5000))
+    (told,) = told_by("epochfence.producers", caplog)
+    assert "Message size too large" in told
 
 
 @pytest.mark.parametrize("fault", ["ledger", "table", "write", "look", "read"])

@@ -17,6 +17,7 @@ from epochfence import (
     Deposed,
     ElectionUnavailable,
     FenceSettings,
+    Leadership,
     LedgerClosed,
     LedgerRegressed,
     LedgerUnavailable,
@@ -503,6 +504,41 @@ def test_an_election_that_is_won_and_lost_does_not_fill_the_ledger(
     assert memory_ledger.state.epoch_of(SCOPE) == 5
 
 
+def test_candidates_elected_in_turn_before_they_lead_do_not_fill_the_ledger(
+    memory_ledger: MemoryLedger, new_lead: NewLead, election: LocalElection
+) -> None:
+    """That another one is elected in between is no sign that all is well."""
+
+    def waits_for_the_other(_: float) -> bool:
+        if is_others_turn:
+            is_others_turn.clear()
+            return False
+        election.lost.clear()
+        return True
+
+    def lose_while_taking_over(*_: object) -> None:
+        claimed.append(time.monotonic())
+        is_others_turn.append(True)
+        election.lost.set()
+        if len(claimed) == 6:
+            leading.stop()
+        raise TopicUnavailable("orders", "it takes longer than the lease")
+
+    def made(leadership: Leadership) -> MemoryProducer:
+        producer = MemoryProducer(memory_ledger, leadership)
+        vars(producer)["take_over"] = lose_while_taking_over
+        return producer
+
+    claimed: list[float] = []
+    is_others_turn: list[bool] = []
+    vars(election)["campaign"] = waits_for_the_other
+    leading = new_lead(longest_wait_s=30, new_producer=made)
+    leading.serve(lambda _: None)
+    # 0.1, 0.2, 0.4, 0.8, 1.6 s, a quarter less at the least.
+    assert claimed[-1] - claimed[0] > 2.3
+    assert memory_ledger.state.epoch_of(SCOPE) == 6
+
+
 def test_rows_of_before_the_rollout_are_recovered_as_consumers_see_them(
     memory_log: MemoryLog, memory_ledger: MemoryLedger, new_lead: NewLead
 ) -> None:
@@ -621,6 +657,7 @@ def test_one_tenure_at_a_time(new_lead: NewLead) -> None:
         ({"on_state": 1}, "on_state"),
         ({"standby": True}, "nothing to read for"),
         ({"timeout_s": -1}, "timeout_s"),
+        ({"longest_wait_s": 0}, "longest_wait_s = 0"),
         ({"ledger": None}, "ledger"),
     ],
 )

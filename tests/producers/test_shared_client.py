@@ -180,6 +180,16 @@ def test_one_that_is_closed_leaves_the_others_alone(
         producers[1].produce(topic, b"v", partition=0)
 
 
+def test_one_with_a_client_of_its_own_is_not_taken_over_for(
+    memory_log: MemoryLog, producers: list[FencedProducer], topic: str
+) -> None:
+    ledger = MemoryLedger(memory_log)
+    own = FencedProducer({}, ledger, ledger.claim("own", holder="a"))
+    with pytest.raises(MisconfiguredError, match="a client of its own"):
+        FencedProducer.take_over_all({producers[0]: [topic], own: [topic]}, timeout_s=5)
+    assert memory_log.records(topic) == []
+
+
 def test_a_client_of_another_ledger(
     memory_ledger: MemoryLedger, client: SharedClient
 ) -> None:

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from epochfence import FencedTransactionalProducer, Leadership, MisconfiguredError
+from epochfence import (
+    FencedProducer,
+    FencedTransactionalProducer,
+    Leadership,
+    MisconfiguredError,
+)
 from epochfence.producers.shared_client import SharedClient
 from epochfence.testing import MemoryLedger
 from support.unreached import NOBODY_THERE, with_real_clients
@@ -52,6 +57,18 @@ def test_a_client_that_is_shared(
     with pytest.raises(MisconfiguredError, match="cannot be shared"):
         FencedTransactionalProducer(shared, memory_ledger, leadership)
     shared.close()
+
+
+def test_it_takes_over_by_itself(
+    memory_ledger: MemoryLedger, leadership: Leadership
+) -> None:
+    """It has to take its id first, which ends what a predecessor left open."""
+    ledger = with_real_clients(memory_ledger)
+    with (
+        FencedTransactionalProducer(NOBODY_THERE, ledger, leadership) as producer,
+        pytest.raises(MisconfiguredError, match="take_over"),
+    ):
+        FencedProducer.take_over_all({producer: ["t"]}, timeout_s=0.1)
 
 
 def test_no_settings(memory_ledger: MemoryLedger, leadership: Leadership) -> None:

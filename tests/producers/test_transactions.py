@@ -176,6 +176,55 @@ def test_an_offset_that_comes_again_after_an_answer_that_failed(world: World) ->
     assert world.answer() == expected
 
 
+@pytest.mark.parametrize("again", [5, 4])
+@pytest.mark.parametrize("end", ["aborted", "committed"])
+def test_a_truncation_that_only_an_aborted_one_tells_of(
+    world: World, end: Any, again: int
+) -> None:
+    """What was committed below may be gone too, and is not taken for granted."""
+    world.end("committed", 3)
+    world.end("aborted", 5)
+    world.end(end, again)
+    ((_, messages),) = world.transactions.take(SOON).acknowledged.items()
+    assert list(messages.standing) == ([3] if end == "aborted" else [3, again])
+    assert messages.is_truncated
+
+
+@pytest.mark.parametrize("end", ["aborted", "committed"])
+def test_an_offset_that_falls_back(world: World, end: Any) -> None:
+    """Each is reported on before the next begins: their offsets rise, else."""
+    world.end("committed", 1, 7)
+    world.end(end, 4)
+    told = world.answer()
+    assert told["lost"] == [7]
+    assert told["committed"] == ([1, 4] if end == "committed" else [1])
+
+
+def test_after_a_truncation_all_goes_on(world: World) -> None:
+    world.end("committed", 1, 7)
+    world.answer()
+    world.end("aborted", 4)
+    world.answer()
+    world.transactions.answered()
+    world.end("committed", 6)
+    ((_, messages),) = world.transactions.take(SOON).acknowledged.items()
+    assert not messages.is_truncated
+
+
+@pytest.mark.parametrize("decided", ["aborted", "committed"])
+def test_an_undecided_one_came_before_those_that_were_decided(
+    world: World, decided: Any
+) -> None:
+    """What came again at its offset is the later one's."""
+    world.end("undecided", 5)
+    world.end("committed", 5, 6)
+    world.ends = [decided]
+    expected = {"committed": [5, 6], "aborted": [5]}
+    if decided == "committed":
+        expected = {"committed": [5, 6], "lost": [5]}
+    assert world.answer() == expected
+
+
 def test_two_aborted_messages_at_one_offset_are_two(world: World) -> None:
     world.end("aborted", 3, 4)
     world.end("aborted", 3)

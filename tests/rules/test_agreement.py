@@ -64,7 +64,7 @@ def audited(folder: Path, made: Line) -> tuple[list[Line], set[str]]:
     )
     records = write_lines(folder / "records.jsonl", made["records"])
     with (folder / "verdicts.jsonl").open("wb") as file:
-        audit_file(audit, str(records), VerdictFile(file))
+        audit_file(audit, str(records), verdicts=VerdictFile(file))
     lines = (folder / "verdicts.jsonl").read_text().splitlines()
     names = ("topic", "partition", "offset", "verdict", "reason")
     verdicts = [{name: json.loads(line)[name] for name in names} for line in lines]

@@ -35,6 +35,7 @@ _SETTINGS = {
     "listen_addresses": LOOPBACK,
     "fsync": "off",
     "max_connections": "60",
+    "max_prepared_transactions": "4",
     "deadlock_timeout": "100ms",
     "shared_buffers": "32MB",
 }
