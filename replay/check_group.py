@@ -176,12 +176,13 @@ def _knows_more(
     if not ahead and said.starts <= len(below):
         return
     told = ", ".join(f"epoch {epoch} of {scope!r}" for scope, epoch in ahead.items())
-    what = told or f"{said.starts} epoch starts (the replay knows {len(below)})"
+    what = f"{told} there, which this replay does not find"
+    if not told:
+        what = f"{said.starts} epoch starts there; this replay knows {len(below)}"
     yield Finding(
         severity="warning",
         code="commit-knows-more",
-        text=f"Group {name!r} has committed {where} and knew of {what} there, which "
-        f"this replay does not find.",
+        text=f"Group {name!r} has committed {where} and knew of {what}.",
         topic=piece.topic,
         partition=piece.partition,
         remedy="The log's head is gone and no table was read (--table-topic, --table), "

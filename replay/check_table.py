@@ -160,10 +160,13 @@ class _Checked:
             one.scope for one in part.state.starts if one.topic_id and one not in found
         }
         there = StartIndex(rows)
+        # The cleaner may have taken the record that an epoch began with.
+        earlier = {row[3:6]: row.position.offset for row in reversed(rows)}
         missing = [
             one
             for one in found
             if one not in there
+            and earlier.get(one[3:6], one.position.offset) >= one.position.offset
             # Where the head was not read, the epoch may have begun there.
             and (part.is_whole or one.scope in floor or _is_behind(one, found))
         ]

@@ -34,6 +34,7 @@ from support.brokers import KafkaBroker
 from support.histories import claim
 from support.ledgers import LedgerTopics, unnamed_topics, write_record
 from support.postgres import Postgres
+from support.sinks import apply_sqlite
 from support.stamped import Writer, consumer_config, delete_records, read_to, stamp
 from support.waiting import wait_until
 
@@ -354,7 +355,7 @@ def test_what_cannot_be_compared_is_said(
         database.execute("CREATE TABLE stock (item TEXT PRIMARY KEY, level INTEGER)")
         database.execute("INSERT INTO stock VALUES ('cup', 1)")
         database.commit()
-    with SqliteSink(path, lambda *_: None):
+    with SqliteSink(path, apply_sqlite):
         pass
     topic = kafka.create_topic("orders")
     result = run(

@@ -14,7 +14,8 @@ A script has one command a line, and ends with `audit TOPIC`. Each line takes a 
     sink TOPIC [unfenced] [to=N]               # SqliteSink, with a row for each key
     sink-row KEY VALUE | sink-delete KEY       # somebody else's hand in its table
     row WHERE HOLDER OFFSET [leader=N]         # a row that nobody has found
-    elect WHERE | cut WHERE OFFSET | retain WHERE OFFSET | recreate TOPIC
+    elect WHERE | cut WHERE OFFSET | retain WHERE OFFSET | clean WHERE OFFSET
+    recreate TOPIC                             # another life, with another topic id
     junk coordination|table | lose coordination|table
     set NAME SETTING=VALUE ... | brokers N | wait SECONDS
     audit TOPIC [scope=S] [unstamped=U] [stamp=H] [authority=A] [from=N]
@@ -182,6 +183,12 @@ class World:
                 one
                 for one in partition.records
                 if (one.offset() or 0) >= partition.log_start
+            ]
+
+    def _do_clean(self, names: list[str], _: dict[str, str]) -> None:
+        for _topic, _number, partition in self._where(names[0]):
+            partition.records = [
+                one for one in partition.records if one.offset() != int(names[1])
             ]
 
     def _do_set(self, names: list[str], options: dict[str, str]) -> None:
@@ -380,18 +387,23 @@ class World:
                         SinkBatch(
                             topic.name, number, messages,
                             None if before is None else before.position, position,
-                            () if "unfenced" in names else fence.starts,
+                            ()
+                            if "unfenced" in names
+                            else [s for s in fence.starts if s.position.offset < end],
                         )
                     ]
                 )  # fmt: skip
 
-    def _change_sink(self, statement: str, *parameters: bytes) -> None:
+    def _change_sink(self, statement: str, *parameters: bytes | None) -> None:
         with closing(sqlite3.connect(self._sink_path)) as database, database:
             database.execute(statement, parameters)
 
     def _do_sink_row(self, names: list[str], _: dict[str, str]) -> None:
-        key, value = (name.encode() for name in names)
-        self._change_sink("INSERT OR REPLACE INTO stock VALUES (?, ?)", key, value)
+        key, value = names
+        level = None if value == "null" else value.encode()
+        self._change_sink(
+            "INSERT OR REPLACE INTO stock VALUES (?, ?)", key.encode(), level
+        )
 
     def _do_sink_delete(self, names: list[str], _: dict[str, str]) -> None:
         self._change_sink("DELETE FROM stock WHERE item = ?", names[0].encode())
