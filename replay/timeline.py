@@ -131,7 +131,7 @@ class TimelineBuilder:
         self._spans.append(span)
         self._latest[scope] = span
         if len(self._spans) > self._most:
-            self._coarsen()
+            self.coarsen()
 
     def mark(
         self,
@@ -147,7 +147,7 @@ class TimelineBuilder:
         lane = None if scope is None else self._lane(scope)
         self._put(Mark(kind, reason, lane, epoch, epoch, first, last, records))
         if len(self._marks) > self._most:
-            self._coarsen()
+            self.coarsen()
 
     def _lane(self, scope: str) -> str:
         if scope not in self._lanes:
@@ -168,7 +168,7 @@ class TimelineBuilder:
         there.epoch = _lowest(there.epoch, mark.epoch)
         there.last_epoch = _highest(there.last_epoch, mark.last_epoch)
 
-    def _coarsen(self) -> None:
+    def coarsen(self) -> None:
         """Put together what lies close, until half of the room is free."""
         while len(self._spans) > self._most // 2 or len(self._marks) > self._most // 2:
             self._resolution *= 2
@@ -203,6 +203,23 @@ class TimelineBuilder:
             before.first.offset // self._resolution
             == span.first.offset // self._resolution
         )
+
+
+def coarser(timeline: Timeline, most: int) -> Timeline:
+    """The same picture with at most so many spans, and so many marks.
+
+    One for each lane, reason and life stays in any case.
+    """
+    if max(len(timeline.spans), len(timeline.marks)) <= most:
+        return timeline
+    copied = Timeline(
+        timeline.resolution,
+        [msgspec.structs.replace(one) for one in timeline.spans],
+        [msgspec.structs.replace(one) for one in timeline.marks],
+    )
+    builder = TimelineBuilder(copied, most)
+    builder.coarsen()
+    return builder.timeline
 
 
 def _order(place: RecordPlace) -> tuple[int, int]:
