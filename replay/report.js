@@ -117,23 +117,24 @@ class Panel {
   epochs() {
     const all = this.data.epochs;
     if (!all.length) return [];
-    const rows = all.slice(0, 500).map((one) => this.epoch(one));
-    const heads = ["Scope", "Epoch", "Holder", "Began at", "First write (UTC)", "Gap", "Admitted", "Stale", "Quarantined", "Wrote on for", ""];
-    const numbers = new Set(["Epoch", "Began at", "Gap", "Admitted", "Stale", "Quarantined", "Wrote on for"]);
+    const isOne = new Set(all.map((one) => one.scope)).size === 1;
+    const rows = all.slice(0, 500).map((one) => this.epoch(one, isOne));
+    const heads = [...(isOne ? [] : ["Scope"]), "Epoch", "Holder", "Began at", "First write (UTC)", "Gap", "Admitted", "Stale", "Quarantined", "Wrote on", ""];
+    const numbers = new Set(["Epoch", "Began at", "Gap", "Admitted", "Stale", "Quarantined", "Wrote on"]);
     const table = make("table", null, make("thead", null, make("tr", null, ...heads.map((head) => make("th", { className: numbers.has(head) ? "number" : "" }, head)))), make("tbody", null, ...rows));
     const left = this.data.epochsTotal - rows.length;
     return [make("details", { className: "epochs", open: all.length <= 20 }, make("summary", null, `Epochs (${count(this.data.epochsTotal)})`), table,
       left > 0 ? make("p", { className: "note" }, `${count(left)} more are in the report as JSON.`) : null)];
   }
 
-  epoch(one) {
+  epoch(one, isOnlyScope) {
     const quarantined = Object.entries(one.quarantined);
     const cell = (text, name = "") => make("td", { className: name }, text);
     const swatch = make("span", { className: "swatch" });
     const colour = this.colour(one);
     swatch.style.background = colour;
     const shown = one.start || one.firstWrite;
-    return make("tr", null, cell(value(one.scope, 60)), make("td", { className: "number" }, colour ? swatch : null, String(one.epoch)),
+    return make("tr", null, isOnlyScope ? null : cell(value(one.scope, 60)), make("td", { className: "number" }, colour ? swatch : null, String(one.epoch)),
       make("td", { title: one.grant ? `grant ${one.grant}` : "" }, one.holder === null ? "-" : value(one.holder, 60)),
       cell(one.start ? count(one.start[1]) : "-", "number"),
       cell(one.firstWrite ? timeText(one.firstWrite[2]) : "-"), cell(duration(one.gapMs), "number"), cell(count(one.admitted), "number"),

@@ -4,7 +4,7 @@
    takes the same few hundred elements whatever the report holds. Texts of records are put
    in as text, never as markup. */
 
-const LANE = { name: 20, flag: 7, band: 26, marks: 26, gap: 10 };
+const LANE = { name: 20, flag: 7, band: 26, stale: 13, quarantined: 29, marks: 38, gap: 8 };
 const AXIS = 26;
 const SIDE = 12;
 const LEAST = 4; // offsets, or milliseconds, that a view shows at least
@@ -183,6 +183,7 @@ class Timeline {
     this.element.setAttribute("height", height);
     this.element.replaceChildren(this.definitions());
     this.stops = [];
+    this.pointed = null; // where the mark of the finding is
     this.drawAxis(height - AXIS);
     this.content = svg("g", { "clip-path": `url(#${this.clipId})` });
     this.element.append(this.content);
@@ -230,6 +231,7 @@ class Timeline {
       const clock = text.slice(11, step >= 6e4 ? 16 : step >= 1e3 ? 19 : 23);
       return isFirst ? `${text.slice(0, 10)} ${clock}` : clock;
     }
+    at += 0; // never -0
     if (at < 0 || at >= this.bases[this.bases.length - 1]) return null;
     let life = 0;
     while (life + 2 < this.bases.length && this.bases[life + 1] <= at) life += 1;
@@ -289,7 +291,7 @@ class Timeline {
     const holder = isOne ? this.holder(lane.scope, row[EPOCH]) : "";
     this.told(rect, () => [`${epochText(row)}${holder && `, held by ${holder}`}`, ...this.whereLines(row)]);
     this.content.append(rect);
-    const from = Math.max(x, SIDE) + 6, room = (Math.min(end, this.width - SIDE) - from - 2) / 6.9;
+    const from = Math.max(x, SIDE) + 13, room = (Math.min(end, this.width - SIDE) - from - 2) / 6.9;
     const texts = [`${epochText(row)}${holder && ` · ${holder}`}`, epochText(row), isOne ? String(row[EPOCH]) : ""];
     const text = texts.find((one) => one.length <= room) ?? (room > 14 ? clip(texts[0], Math.floor(room)) : "");
     if (text) this.content.append(svg("text", { class: "span-text", x: from, y: y + 17 }, text));
@@ -301,7 +303,9 @@ class Timeline {
     for (const row of lane.marks) {
       const low = this.x0(row), high = this.x1(row);
       if (!this.isSeen(low, high)) continue;
-      const from = this.px(low), to = this.px(high), x = (from + to) / 2, shape = shapeOf(row);
+      const shape = shapeOf(row);
+      const from = Math.max(this.px(low), SIDE), to = Math.min(this.px(high), this.width - SIDE);
+      const x = shape === KINDS.barrier ? from : (from + to) / 2; // a barrier stands before its epoch
       const open = near.get(shape);
       if (open && x - open.x < NEAR) {
         open.rows.push(row);
@@ -316,13 +320,16 @@ class Timeline {
 
   drawMark(lane, mark, band) {
     const isBarrier = mark.shape === KINDS.barrier;
-    const y = isBarrier ? band + 13 : band + LANE.band + 14;
-    const x = mark.rows.length === 1 && mark.to - mark.from < this.width ? mark.x : Math.max((mark.from + mark.to) / 2, mark.x);
+    const y = band + (isBarrier ? 13 : LANE.band + (mark.shape === KINDS.stale ? LANE.stale : LANE.quarantined));
+    const x = isBarrier ? mark.x : (mark.from + mark.to) / 2;
     const element = glyph(mark.shape);
     element.setAttribute("transform", `translate(${x},${y})`);
     element.dataset.offset = mark.rows[0][FROM];
     element.classList.add("mark");
-    if (this.isOfFinding(lane, mark.rows)) element.classList.add("is-highlighted");
+    if (this.isOfFinding(lane, mark.rows)) {
+      element.classList.add("is-highlighted");
+      if (!isBarrier || !this.pointed) this.pointed = { x, y };
+    }
     const records = mark.rows.reduce((sum, row) => sum + row[RECORDS], 0);
     if (!isBarrier && mark.to - mark.from > 18)
       element.prepend(svg("line", { class: "extent", x1: mark.from - x, x2: mark.to - x, y1: 10, y2: 10 }));
@@ -388,7 +395,11 @@ class Timeline {
     const known = places.filter((one) => one !== null);
     if (!known.length) return;
     const low = Math.min(...known), high = Math.max(...known);
-    const pad = Math.max((high - low) * 0.25, this.isByTime ? 50 : 4);
+    // Where marks were put together, the one that holds the record is to be seen whole.
+    const rows = this.data.lanes.filter((lane) => lane.scope === rejected.scope).flatMap((lane) => lane.marks)
+      .filter((row) => row[LIFE] === rejected.life && Number(row[FROM]) <= Number(rejected.offset) && Number(rejected.offset) <= Number(row[TO]));
+    const widest = Math.max(0, ...rows.map((row) => this.x1(row) - this.x0(row)));
+    const pad = Math.max((high - low) * 0.25, this.isByTime ? 50 : 4, widest);
     this.show(low - pad, high + pad);
   }
 
@@ -398,10 +409,9 @@ class Timeline {
     const group = svg("g", { class: "highlight" });
     const top = this.tops.get(rejected.scope) ?? this.tops.values().next().value;
     if (top === undefined) return;
-    const x = this.placeOf(rejected);
-    if (x === null || x < 0 || x > this.width) return;
     const band = top + LANE.name + LANE.flag;
-    const y = rejected.what === "rejected" ? band + LANE.band + 14 : band + 13;
+    const { x, y } = this.pointed || { x: this.placeOf(rejected), y: band + 13 };
+    if (x === null || x < 0 || x > this.width) return;
     group.append(svg("rect", { class: "beam", x: x - 9, y: LANE.name, width: 18, height: height - LANE.name }));
     group.append(svg("circle", { class: "ring", cx: x, cy: y, r: 13 }));
     const start = began && this.placeOf(began);
