@@ -200,7 +200,7 @@ function listFindings() {
 
 function findingItem(one, number) {
   const panel = one.partition === null ? null : panels[one.partition];
-  const link = make("a", { href: `#finding-${number + 1}`, onclick: () => showFinding(number) },
+  const link = make("a", { href: `#finding-${number + 1}`, onclick: (event) => followFinding(event, number) },
     make("span", { className: `badge ${one.severity}` }, one.severity), make("span", { className: "code" }, one.code),
     panel ? make("span", { className: "note" }, " ", value(`${panel.data.topic}[${panel.data.partition}]`)) : null,
     make("span", { className: "text" }, make("bdi", null, clip(one.text, 1200))));
@@ -244,8 +244,20 @@ function showFinding(number) {
   if (panel.data.lanes.findIndex((lane) => lane.scope === scope) >= panel.lanes) panel.lanes = panel.data.lanes.length;
   panel.timeline.point(finding);
   panel.timeline.draw();
+  scrollToMark(panel);
+}
+
+function scrollToMark(panel) {
   const mark = panel.timeline.element.querySelector(".highlight .ring");
   (mark || panel.element).scrollIntoView({ block: mark ? "center" : "start" });
+}
+
+/** By a click: the browser would scroll to the finding, away from its mark. */
+function followFinding(event, number) {
+  if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  history.replaceState(null, "", `#finding-${number + 1}`);
+  showFinding(number);
 }
 
 function followHash() {
@@ -266,6 +278,7 @@ function setMode(mode) {
   const pointed = panels.find((one) => one.isOpen && one.timeline.finding);
   if (pointed) pointed.timeline.point(report.findings[currentFinding]);
   redraw();
+  if (pointed) scrollToMark(pointed);
 }
 
 function measureTime() {

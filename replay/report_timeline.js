@@ -492,6 +492,7 @@ class Timeline {
 
   /** Go to the next mark, or to the one before. */
   choose(by) {
+    this.shared.tell(null);
     if (by === 0 || !this.stops.length) this.chosen = -1;
     else this.chosen = this.chosen < 0 && by < 0 ? this.stops.length - 1 : Math.max(0, Math.min(this.stops.length - 1, this.chosen + by));
     this.element.querySelectorAll(".chosen").forEach((one) => one.remove());
@@ -500,7 +501,7 @@ class Timeline {
 
   drawChosen() {
     const stop = this.stops[this.chosen];
-    if (!stop) { this.shared.tell(null); return; }
+    if (!stop) return;
     this.content.append(svg("circle", { class: "chosen", cx: stop.x, cy: stop.y, r: 15 }));
     const box = this.element.getBoundingClientRect();
     this.shared.tell(stop.lines(), box.left + window.scrollX + stop.x, box.top + window.scrollY + stop.y + 10);

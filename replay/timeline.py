@@ -157,8 +157,7 @@ class TimelineBuilder:
         return scope
 
     def _put(self, mark: Mark) -> None:
-        at = mark.first.offset // self._resolution
-        bucket = (mark.first.life, at, mark.scope, mark.kind, mark.reason)
+        bucket = _bucket(mark, self._resolution)
         there = self._marks.get(bucket)
         if there is None:
             self._marks[bucket] = mark
@@ -212,14 +211,33 @@ def coarser(timeline: Timeline, most: int) -> Timeline:
     """
     if max(len(timeline.spans), len(timeline.marks)) <= most:
         return timeline
+    resolution = timeline.resolution
+    farthest = max(one.last.offset for one in (*timeline.spans, *timeline.marks))
+    while _buckets(timeline, resolution * 2) > most and resolution <= farthest:
+        resolution *= 2
     copied = Timeline(
-        timeline.resolution,
+        resolution,
         [msgspec.structs.replace(one) for one in timeline.spans],
         [msgspec.structs.replace(one) for one in timeline.marks],
     )
-    builder = TimelineBuilder(copied, most)
+    builder = TimelineBuilder(copied, 2 * most)
     builder.coarsen()
     return builder.timeline
+
+
+def _buckets(timeline: Timeline, resolution: int) -> int:
+    """How many spans, or marks, there are at most when close ones are put together."""
+    spans = {
+        (one.first.life, one.first.offset // resolution, one.scope)
+        for one in timeline.spans
+    }
+    marks = {_bucket(one, resolution) for one in timeline.marks}
+    return max(len(spans), len(marks))
+
+
+def _bucket(mark: Mark, resolution: int) -> _Bucket:
+    at = mark.first.offset // resolution
+    return mark.first.life, at, mark.scope, mark.kind, mark.reason
 
 
 def _order(place: RecordPlace) -> tuple[int, int]:
