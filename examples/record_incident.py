@@ -6,8 +6,8 @@ Three partitions and four epochs of one scope, played by processes of their own:
   wakes up and writes on.
 - `nightly-import` writes without any stamp, and `pod-9` with one that the coordination
   topic of another cluster gave it.
-- `pod-3` takes over in order. Then the coordination topic is restored from a backup that
-  lacks its claim, so that `pod-4` is granted the same epoch a second time, and both write.
+- `pod-3` takes over in order. Then the coordination topic is restored from a backup
+  that lacks its claim, so that `pod-4` is granted the same epoch once more; both write.
 - An operator raises the floor, and `pod-5` leads under epoch 4.
 
 The records, the ledger and the table are saved as they lie in Kafka:
@@ -17,7 +17,7 @@ The records, the ledger and the table are saved as they lie in Kafka:
     epochfence audit payments.jsonl --ledger ledger.jsonl --table table.jsonl
 
 What the leaders do here by hand (stamps, barriers) is done by the producer of the
-framework, which would also have stopped `pod-4`: this script shows what goes wrong without.
+framework: this script shows what goes wrong without.
 """
 
 from __future__ import annotations
@@ -126,8 +126,10 @@ class Stage:
     ) -> subprocess.Popen[bytes]:
         """Have a leader come on, and wait until it has stopped or ended."""
         leader = subprocess.Popen(
-            [sys.executable, __file__, self.servers, self.suffix, holder, ledger]
-            + [str(at_least), writes]
+            [
+                *(sys.executable, __file__, self.servers, self.suffix),
+                *(holder, ledger, str(at_least), writes),
+            ]
         )
         if "-" in writes:
             _, status = os.waitpid(leader.pid, os.WUNTRACED)

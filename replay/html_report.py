@@ -106,7 +106,8 @@ def _page_data(report: Report) -> dict[str, Any]:
         "remarks": report.remarks,
         "fills": FILLS,
         "findings": [
-            _finding(one, numbers, partitions) for one in report.findings[:MOST_FINDINGS]
+            _finding(one, numbers, partitions)
+            for one in report.findings[:MOST_FINDINGS]
         ],
         "findingsTotal": len(report.findings),
         "partitions": [

@@ -1,4 +1,4 @@
-"""What every picture of a report shares: which partitions, which lanes, which colours."""
+"""What all pictures of a report share: which partitions, lanes and colours."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def lanes_of(partition: PartitionReport) -> list[Lane]:
 
 
 def colours_of(report: Report) -> dict[tuple[str, int], int]:
-    """Which of `FILLS` an epoch has: the same on every partition, the next one's differs."""
+    """Which of `FILLS` an epoch has: the same everywhere, and the next one another."""
     epochs: dict[str, set[int]] = {}
     for partition in report.partitions:
         for span in partition.timeline.spans:

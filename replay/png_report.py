@@ -1,4 +1,4 @@
-"""The picture of a report as PNG, for where no page can be shown. It takes matplotlib."""
+"""The picture of a report as PNG, for where no page can be shown; by matplotlib."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def _bases(partition: PartitionReport) -> list[int]:
     return bases
 
 
-def _extent(partition: PartitionReport, bases: list[int]) -> tuple[int, int]:
+def _extent(partition: PartitionReport, bases: list[int]) -> tuple[float, float]:
     timeline = partition.timeline
     places = [
         place
@@ -264,5 +264,6 @@ def _extent(partition: PartitionReport, bases: list[int]) -> tuple[int, int]:
     return min(there), max(there) + 1
 
 
-def _x(place: RecordPlace, bases: list[int]) -> int:
-    return bases[place.life] + place.offset
+def _x(place: RecordPlace, bases: list[int]) -> float:
+    # Not as an integer: matplotlib takes none that passes 63 bits.
+    return float(bases[place.life] + place.offset)

@@ -1,4 +1,4 @@
-"""Values of records as text for people: nothing in it moves a cursor, nothing is endless."""
+"""Values of records as text for people: printable, and of a length that is known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def utc(milliseconds: int | None) -> str:
-    """Milliseconds since 1970 to the millisecond; anybody's clock: it may be no time."""
+    """Milliseconds since 1970 for people; anybody's clock: it may be no time."""
     if milliseconds is None:
         return "-"
     try:
