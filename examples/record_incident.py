@@ -99,7 +99,9 @@ class Stage:
         self.suffix = secrets.token_hex(4)
         self.topic = f"{NAME}-{self.suffix}"
         self.starts: tuple[EpochStart, ...] = ()
-        self.config = {"bootstrap.servers": servers}
+        self.config: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": servers
+        }
         new = NewTopic(self.topic, num_partitions=PARTITIONS, replication_factor=1)
         admin = AdminClient(self.config)
         admin.create_topics([new])[self.topic].result(30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 from typing import IO, TYPE_CHECKING
 
 import msgspec
@@ -20,7 +21,7 @@ from epochfence.replay.picture import (
 from epochfence.replay.places import RecordPlace
 from epochfence.replay.report import PartitionReport, Report
 from epochfence.replay.texts import shortened
-from epochfence.replay.timeline import Mark, coarser
+from epochfence.replay.timeline import Mark, Span, coarser
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +57,7 @@ def check_matplotlib() -> None:
         MisconfiguredError: matplotlib is missing.
     """
     try:
-        import matplotlib.figure  # noqa: F401
+        import_module("matplotlib.figure")
     except ImportError as error:
         raise MisconfiguredError(
             "--png", ..., "it takes matplotlib, which is not installed",
@@ -132,6 +133,8 @@ def _draw_partition(
     lanes: list[Lane],
     colours: dict[tuple[str, int], int],
 ) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     bases = _bases(partition)
     low, high = _extent(partition, bases)
     pad = max((high - low) * 0.012, 0.5)
@@ -139,7 +142,9 @@ def _draw_partition(
     axes.set_ylim(max(len(lanes), 1), 0)
     axes.set_yticks([])
     axes.tick_params(axis="x", colors=_SOFT, labelsize=8, length=3)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(
+        MaxNLocator(nbins=9, steps=[1, 2, 5, 10], integer=True)
+    )
     if bases[-1] == bases[1]:  # else they are not offsets of one life
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     rejected = rejected_of(partition)
@@ -242,8 +247,7 @@ def _draw_legend(figure: Figure, height: float) -> None:
 def _bases(partition: PartitionReport) -> list[int]:
     """Where on the axis each life of the topic begins: one lies behind the other."""
     ends = [0] * max(1, len(partition.topic_ids))
-    timeline = partition.timeline
-    for one in (*timeline.spans, *timeline.marks):
+    for one in _drawn(partition):
         ends[one.last.life] = max(ends[one.last.life], one.last.offset + 1)
     bases = [0]
     for end in ends:
@@ -251,13 +255,12 @@ def _bases(partition: PartitionReport) -> list[int]:
     return bases
 
 
+def _drawn(partition: PartitionReport) -> list[Span | Mark]:
+    return [*partition.timeline.spans, *partition.timeline.marks]
+
+
 def _extent(partition: PartitionReport, bases: list[int]) -> tuple[float, float]:
-    timeline = partition.timeline
-    places = [
-        place
-        for one in (*timeline.spans, *timeline.marks)
-        for place in (one.first, one.last)
-    ]
+    places = [place for one in _drawn(partition) for place in (one.first, one.last)]
     if not places:
         return 0, 1
     there = [_x(place, bases) for place in places]

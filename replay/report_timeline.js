@@ -414,7 +414,7 @@ class Timeline {
     if (x === null || x < 0 || x > this.width) return;
     group.append(svg("rect", { class: "beam", x: x - 9, y: LANE.name, width: 18, height: height - LANE.name }));
     group.append(svg("circle", { class: "ring", cx: x, cy: y, r: 13 }));
-    const start = began && this.placeOf(began);
+    const start = began && this.placeOf(began, this.isByTime ? 0 : 0.5);
     if (start !== null && start >= 0 && start <= this.width && Math.abs(start - x) > 20) {
       group.append(svg("path", { class: "began", d: `M${start},${band - 1} l-5,-7 h10 Z` }));
       group.append(svg("text", { x: start + 14, y: band - 10 }, clip(began.what, 30)));
@@ -422,9 +422,9 @@ class Timeline {
     this.content.append(group);
   }
 
-  placeOf(evidence) {
+  placeOf(evidence, before = 0) {
     const at = this.at(evidence.life, evidence.offset, evidence.time);
-    return at === null ? null : this.px(at);
+    return at === null ? null : this.px(at - before);
   }
 
   // Pointer and keyboard.

@@ -212,7 +212,8 @@ def coarser(timeline: Timeline, most: int) -> Timeline:
     if max(len(timeline.spans), len(timeline.marks)) <= most:
         return timeline
     resolution = timeline.resolution
-    farthest = max(one.last.offset for one in (*timeline.spans, *timeline.marks))
+    drawn: list[Span | Mark] = [*timeline.spans, *timeline.marks]
+    farthest = max(one.last.offset for one in drawn)
     while _buckets(timeline, resolution * 2) > most and resolution <= farthest:
         resolution *= 2
     copied = Timeline(

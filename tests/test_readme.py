@@ -35,9 +35,7 @@ def test_the_audit_of_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed == shown.splitlines()
 
 
-def test_what_an_audit_shows(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_an_audit_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = re.search(
         r"<!-- a test runs these -->\n```sh\ncd (\S+)\n(.*?)```", _README, re.DOTALL
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -52,7 +52,7 @@ class Window:
 
 
 @contextmanager
-def opened_window() -> Iterator[Window]:
+def opened_window() -> Generator[Window, None, None]:
     """A window of a browser that is started for it."""
     path = find_chromium()
     with sync_playwright() as playwright:
