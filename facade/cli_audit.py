@@ -240,6 +240,8 @@ def audit(
 
     epochfence audit orders.jsonl --ledger ledger.jsonl
 
+    epochfence audit orders.jsonl --ledger ledger.jsonl --html audit.html
+
     epochfence audit -t orders -b localhost:9092 --since 2026-11-30T22:00 --workers 4
 
     epochfence audit -t orders -b localhost:9092 --what-if unstamped=admit
