@@ -10,7 +10,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.progress import (
     BarColumn,
@@ -32,6 +31,7 @@ from epochfence.audit_options import (
     TableTopicToCompare,
     compared_with,
 )
+from epochfence.audit_outputs import ReportFiles, report_json, schema_text
 from epochfence.audit_report import print_report
 from epochfence.cli_options import (
     Authority,
@@ -68,6 +68,7 @@ from epochfence.replay.files import (
     read_ledger,
     read_table,
 )
+from epochfence.replay.markdown_report import markdown
 from epochfence.replay.sources import Progress as Tick
 from epochfence.replay.told_topics import read_told_ledger
 from epochfence.replay.topic_source import Range, TopicSource
@@ -85,6 +86,7 @@ class AuditFormat(str, Enum):
 
     table = "table"
     json = "json"
+    markdown = "markdown"
 
 
 class FailOn(str, Enum):
@@ -100,6 +102,12 @@ _FAILING = {
     FailOn.quarantined: {"quarantined"},
     FailOn.rejected: set[str](REJECTED),
 }
+
+
+def _print_schema(is_asked: bool) -> None:
+    if is_asked:
+        print(schema_text(), end="")
+        raise typer.Exit
 
 
 def audit(
@@ -192,6 +200,26 @@ def audit(
     format: Annotated[
         AuditFormat, typer.Option(help="How to print the report.")
     ] = AuditFormat.table,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the report as one HTML page."),
+    ] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write its picture, as PNG. Needs the extra png (matplotlib).",
+        ),
+    ] = None,
+    schema: Annotated[
+        bool,
+        typer.Option(
+            "--schema",
+            is_eager=True,
+            callback=_print_schema,
+            help="Print the JSON schema of --format json, and end.",
+        ),
+    ] = False,
     verdicts: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a line for each record (JSON lines)."),
@@ -238,6 +266,8 @@ def audit(
     Examples:
 
     epochfence audit orders.jsonl --ledger ledger.jsonl
+
+    epochfence audit orders.jsonl --ledger ledger.jsonl --html audit.html
 
     epochfence audit -t orders -b localhost:9092 --since 2026-11-30T22:00 --workers 4
 
@@ -286,6 +316,10 @@ def audit(
             )  # fmt: skip
         _check_one_writer("--verdicts", verdicts, workers, checkpoint)
         _check_one_writer("--parquet", parquet, workers, checkpoint)
+        files = ReportFiles(html, png)
+        for option, target in files.targets():
+            _check_targets(option, target, records, ledger, table)
+        files.check(verdicts, checkpoint)
         source = None
         if ledger is not None:
             source = LedgerSource(LedgerState(read_ledger(ledger)), ledger)
@@ -350,9 +384,12 @@ def audit(
         report = outcome.report
         if report.partial is None or report.records:
             if format is AuditFormat.json:
-                print(msgspec.json.format(msgspec.json.encode(report)).decode())
+                print(report_json(report))
+            elif format is AuditFormat.markdown:
+                print(markdown(report), end="")
             else:
                 print_report(report)
+            files.write(report)
         for remark in report.remarks:
             print_note(f"warning: {remark}")
         if outcome.is_stopped:

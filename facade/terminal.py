@@ -27,6 +27,7 @@ from epochfence.epochs.errors import (
     MisconfiguredError,
     SinkFenced,
 )
+from epochfence.replay.texts import printable as printable
 
 #: The exit codes of every command.
 EXIT_FAILED = 1
@@ -41,14 +42,6 @@ def err() -> Console:
     """Where everything goes that is not data."""
     # Names and holders come from others: they are no markup.
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
-
-
-def printable(text: str) -> str:
-    """`text` without what could move a terminal's cursor."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
 
 
 def as_utc(milliseconds: int) -> str:

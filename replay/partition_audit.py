@@ -130,6 +130,7 @@ class PartitionAudit:
             one for one in starts if (one.topic, one.partition) == (topic, partition)
         ]
         self._known = frozenset(here)
+        self._known_at = {(one.topic_id, one.position.offset): one for one in here}
         self._ledger = ledger
         self._state = PartitionState(topic, partition) if state is None else state
         self._order = self._state.order
@@ -294,11 +295,22 @@ class PartitionAudit:
         self._run_verdict = verdict
         if self._state.first is None:
             self._state.first = first
-        for start in verdict.starts:
-            stamp = Stamp(start.scope, start.epoch, start.grant_id)
+        for stamp in self._begun_by(verdict, first):
             history = self._history(stamp, has_begun=True)
             if history is not None and history.start is None:
                 history.start = first
+
+    def _begun_by(self, verdict: Verdict, first: RecordPlace) -> list[Stamp]:
+        """What begins with a record: found there, or known to begin there."""
+        begun = [Stamp(one.scope, one.epoch, one.grant_id) for one in verdict.starts]
+        known = self._known_at.get((self.topic_id, first.offset))
+        if known is not None and not verdict.is_rejected:
+            begun += [
+                stamp
+                for stamp in verdict.stamps
+                if (stamp.scope, stamp.epoch) == (known.scope, known.epoch)
+            ]
+        return begun
 
     def _place(self, offset: int, timestamp: int | None) -> RecordPlace:
         return RecordPlace(offset, self._order.leader_epoch, timestamp, self._life)

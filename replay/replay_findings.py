@@ -11,6 +11,7 @@ from epochfence.replay.histories import EpochHistory, Rejections
 from epochfence.replay.partition_audit import KEPT_CAUSES, KEPT_EPOCHS, PartitionState
 from epochfence.replay.places import RecordPlace, milliseconds_between
 from epochfence.replay.report import Evidence, Finding, Severity
+from epochfence.replay.texts import duration
 
 _UNFENCED = "A consumer without a fence applied what lies there."
 
@@ -28,18 +29,6 @@ def findings_of(
             yield teller.without_barrier(history)
     if state.epochs_left_out:
         yield teller.left_out()
-
-
-def milliseconds_in_words(milliseconds: int) -> str:
-    """A time as people say it."""
-    seconds = abs(milliseconds) / 1000
-    if seconds < 1:
-        return f"{abs(milliseconds)} ms"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.1f} minutes"
-    return f"{seconds / 3600:.1f} hours"
 
 
 class _Teller:
@@ -121,7 +110,7 @@ class _Teller:
             until = (
                 ""
                 if lasting is None or lasting < 0
-                else f", until {milliseconds_in_words(lasting)} after it"
+                else f", until {duration(lasting)} after it"
             )
             began = "" if one.against is None else f" at offset {one.against.offset}"
             return (

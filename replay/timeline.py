@@ -131,7 +131,7 @@ class TimelineBuilder:
         self._spans.append(span)
         self._latest[scope] = span
         if len(self._spans) > self._most:
-            self._coarsen()
+            self.coarsen()
 
     def mark(
         self,
@@ -147,7 +147,7 @@ class TimelineBuilder:
         lane = None if scope is None else self._lane(scope)
         self._put(Mark(kind, reason, lane, epoch, epoch, first, last, records))
         if len(self._marks) > self._most:
-            self._coarsen()
+            self.coarsen()
 
     def _lane(self, scope: str) -> str:
         if scope not in self._lanes:
@@ -157,8 +157,7 @@ class TimelineBuilder:
         return scope
 
     def _put(self, mark: Mark) -> None:
-        at = mark.first.offset // self._resolution
-        bucket = (mark.first.life, at, mark.scope, mark.kind, mark.reason)
+        bucket = _bucket(mark, self._resolution)
         there = self._marks.get(bucket)
         if there is None:
             self._marks[bucket] = mark
@@ -168,7 +167,7 @@ class TimelineBuilder:
         there.epoch = _lowest(there.epoch, mark.epoch)
         there.last_epoch = _highest(there.last_epoch, mark.last_epoch)
 
-    def _coarsen(self) -> None:
+    def coarsen(self) -> None:
         """Put together what lies close, until half of the room is free."""
         while len(self._spans) > self._most // 2 or len(self._marks) > self._most // 2:
             self._resolution *= 2
@@ -203,6 +202,43 @@ class TimelineBuilder:
             before.first.offset // self._resolution
             == span.first.offset // self._resolution
         )
+
+
+def coarser(timeline: Timeline, most: int) -> Timeline:
+    """The same picture with at most so many spans, and so many marks.
+
+    One for each lane, reason and life stays in any case.
+    """
+    if max(len(timeline.spans), len(timeline.marks)) <= most:
+        return timeline
+    resolution = timeline.resolution
+    drawn: list[Span | Mark] = [*timeline.spans, *timeline.marks]
+    farthest = max(one.last.offset for one in drawn)
+    while _buckets(timeline, resolution * 2) > most and resolution <= farthest:
+        resolution *= 2
+    copied = Timeline(
+        resolution,
+        [msgspec.structs.replace(one) for one in timeline.spans],
+        [msgspec.structs.replace(one) for one in timeline.marks],
+    )
+    builder = TimelineBuilder(copied, 2 * most)
+    builder.coarsen()
+    return builder.timeline
+
+
+def _buckets(timeline: Timeline, resolution: int) -> int:
+    """How many spans, or marks, there are at most when close ones are put together."""
+    spans = {
+        (one.first.life, one.first.offset // resolution, one.scope)
+        for one in timeline.spans
+    }
+    marks = {_bucket(one, resolution) for one in timeline.marks}
+    return max(len(spans), len(marks))
+
+
+def _bucket(mark: Mark, resolution: int) -> _Bucket:
+    at = mark.first.offset // resolution
+    return mark.first.life, at, mark.scope, mark.kind, mark.reason
 
 
 def _order(place: RecordPlace) -> tuple[int, int]:

@@ -46,6 +46,15 @@ def test_schemas_and_the_type_marker_are_installed() -> None:
     assert sql.read_bytes() == (_ROOT / "replay" / "verdicts.sql").read_bytes()
 
 
+def test_what_pages_are_made_of_is_installed() -> None:
+    parts = [path for path in (_ROOT / "replay").iterdir() if path.suffix != ".py"]
+    there = [path for path in parts if path.is_file()]
+    assert {path.suffix for path in there} == {".html", ".css", ".js"}
+    for path in there:
+        installed = files("epochfence.replay") / path.name
+        assert installed.read_bytes() == path.read_bytes()
+
+
 def test_the_library_needs_no_extra() -> None:
     """`import epochfence` works where what extras bring is missing."""
     code = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,22 @@ def test_the_audit_of_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed == shown.splitlines()
 
 
+def test_what_an_audit_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = re.search(
+        r"<!-- a test runs these -->\n```sh\ncd (\S+)\n(.*?)```", _README, re.DOTALL
+    )
+    assert found is not None
+    folder, commands = found.groups()
+    for file in (_ROOT / folder).iterdir():
+        shutil.copy(file, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    told = [run(*shlex.split(line)[1:]) for line in commands.splitlines()]
+    assert [one.exit_code for one in told] == [0, 0, 0]
+    assert (tmp_path / "audit.html").read_bytes().startswith(b"<!doctype html>")
+    assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
+    assert told[2].stdout.startswith("# epochfence audit\n")
+
+
 def test_the_files_that_it_links_to_are_there() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", _README):
         assert (_ROOT / target).exists(), target
@@ -48,7 +65,7 @@ def test_every_example_is_told_of_and_tested() -> None:
     for path in folder.glob("*.py"):
         assert f"[{path.name}]" in told
         is_tested = any(path.stem in test for test in tests)
-        assert is_tested or path.name == "record_takeover.py", path
+        assert is_tested or path.name.startswith("record_"), path
 
 
 def test_every_error_is_in_its_table() -> None:
