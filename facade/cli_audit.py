@@ -319,7 +319,7 @@ def audit(
         files = ReportFiles(html, png)
         for option, target in files.targets():
             _check_targets(option, target, records, ledger, table)
-        files.check(verdicts, checkpoint)
+        files.check(verdicts, parquet, checkpoint)
         source = None
         if ledger is not None:
             source = LedgerSource(LedgerState(read_ledger(ledger)), ledger)

@@ -20,8 +20,8 @@ from epochfence.replay.checked_parts import (
 )
 from epochfence.replay.histories import EpochHistory
 from epochfence.replay.places import RecordPlace, milliseconds_between
-from epochfence.replay.replay_findings import milliseconds_in_words
 from epochfence.replay.report import Finding
+from epochfence.replay.texts import duration
 
 
 def grants_by_scope(ledger: LedgerState) -> dict[str, list[ClaimIdentity]]:
@@ -272,7 +272,7 @@ class _Checked:
                 code="wrote-before-grant",
                 text=f"{self._witness.who(*identity)} began in {part.where} at offset "
                 f"{place.offset}, by the records' timestamps "
-                f"{milliseconds_in_words(late_ms)} before its claim was written"
+                f"{duration(late_ms)} before its claim was written"
                 f"{_elsewhere(len(began))}: either the clocks differ, or stamps were "
                 f"made before there was a grant.",
                 topic=part.piece.topic,
