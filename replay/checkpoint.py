@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from epochfence.epochs.errors import MisconfiguredError
+from epochfence.epochs.starts import row_key
+from epochfence.epochs.values import EpochStart
+from epochfence.replay.audit import LedgerSource
 from epochfence.replay.files import InvalidFileError
 from epochfence.replay.report import SettingsReport
 from epochfence.replay.slices import SliceState
@@ -23,6 +29,8 @@ class Checkpoint(msgspec.Struct):
         asked: Which part of it was asked for, as it was asked.
         ledger: The ledger's name, None where there is none.
         ledger_offset: Where the reading of that topic ended, None for a file.
+        ledger_digest: Of what a ledger's file says, None for a topic, which only grows.
+        table_digest: Of the epoch starts known beforehand.
         slices: What there is to judge, with the ends that were captured.
         states: How far each has come; those that are not there were not begun.
         version: Of this form.
@@ -34,6 +42,8 @@ class Checkpoint(msgspec.Struct):
     asked: str
     ledger: str | None
     ledger_offset: int | None
+    ledger_digest: str | None
+    table_digest: str
     slices: list[Slice]
     states: dict[str, SliceState] = {}
     version: int = 1
@@ -89,6 +99,8 @@ class CheckpointFile:
             unfinished.write_bytes(msgspec.json.encode(checkpoint))
             unfinished.replace(self.path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)  # it may be what fills the disk
             raise MisconfiguredError(
                 "--checkpoint", str(self.path), f"cannot be written: {error.strerror}",
                 "Name a file that may be written, in a folder that exists.",
@@ -99,13 +111,35 @@ class CheckpointFile:
         self.path.unlink(missing_ok=True)
 
 
+def table_digest(rows: Iterable[EpochStart]) -> str:
+    """Tells epoch starts known beforehand from others."""
+    return _digest(sorted({row_key(row) for row in rows}))
+
+
+def ledger_digest(source: LedgerSource | None) -> str | None:
+    """Tells what a ledger's file says from what another one says."""
+    if source is None or source.is_topic:
+        return None
+    return _digest(msgspec.json.encode(one) for one in source.state.claims())
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part + b"\n")
+    return found.hexdigest()[:16]
+
+
 def check_same(before: Checkpoint, now: Checkpoint, path: Path) -> None:
     """See that a checkpoint is of the very audit that is asked for now.
 
     Raises:
         MisconfiguredError: It is of another one.
     """
-    for name in ("topic", "asked", "settings", "what_if", "ledger"):
+    for name in (
+        "topic", "asked", "settings", "what_if", "ledger", "ledger_digest",
+        "table_digest",
+    ):  # fmt: skip
         was, is_now = getattr(before, name), getattr(now, name)
         if was != is_now:
             raise MisconfiguredError(

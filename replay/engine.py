@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from epochfence.epochs.errors import TopicUnavailable
+from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
 from epochfence.epochs.settings import FenceSettings
 from epochfence.replay.audit import Audit
 from epochfence.replay.checked_parts import PartRead
 from epochfence.replay.checking import Checks
-from epochfence.replay.checkpoint import Checkpoint, CheckpointFile, check_same
+from epochfence.replay.checkpoint import (
+    Checkpoint,
+    CheckpointFile,
+    check_same,
+    ledger_digest,
+    table_digest,
+)
+from epochfence.replay.often import Often
 from epochfence.replay.partition_audit import PartitionState
 from epochfence.replay.report import Finding
 from epochfence.replay.slices import Job, SliceState
@@ -25,6 +33,10 @@ from epochfence.replay.workers import (
     judge_by_workers,
     judge_here,
 )
+
+_log = logging.getLogger(__name__)
+
+_SAVE_EVERY_S = 2.0
 
 
 @dataclass
@@ -63,14 +75,10 @@ class TopicAudit:
         Raises:
             MisconfiguredError: The checkpoint is of another audit, or cannot be kept.
             InvalidFileError: The checkpoint is none.
-            TopicUnavailable: The cluster does not even say what became of the topic.
         """
         slices, kept = self._begin()
         is_stopped = self._judge(slices, kept)
-        findings = [*self._unread(slices)]
-        for piece in slices:
-            findings += _limits_of(piece, self._states.get(piece.partition))
-        findings += _changes_of(self.source)
+        findings = [*self._unread(slices), *self._changes(slices)]
         if not is_stopped:
             findings += self._compared(slices)
         partial = None
@@ -78,6 +86,7 @@ class TopicAudit:
             partial = INTERRUPTED
         elif self._failures:
             partial = str(self._failures[0])
+        findings += self._keep(kept, is_whole=partial is None)
         report = sum_up(
             self.audit,
             f"topic {self.source.topic}",
@@ -88,11 +97,6 @@ class TopicAudit:
             partial=partial,
             compared_with=() if self.checks is None else self.checks.compared_with(),
         )
-        if self.checkpoint is not None:
-            if partial is None:
-                self.checkpoint.remove()
-            else:
-                self.checkpoint.save(kept)
         error = self._failures[0] if self._failures else None
         return Outcome(report, error, is_stopped)
 
@@ -119,10 +123,16 @@ class TopicAudit:
             asked=self.asked,
             ledger=None if source is None else source.name,
             ledger_offset=None if source is None else source.offset,
+            ledger_digest=None,
+            table_digest=table_digest(self.audit.table),
             slices=self.source.slices,
         )
-        before = None if self.checkpoint is None else self.checkpoint.load()
-        if before is None or self.checkpoint is None:
+        if self.checkpoint is None:
+            return self.source.slices, now
+        now.ledger_digest = ledger_digest(source)
+        before = self.checkpoint.load()
+        if before is None:
+            self.checkpoint.save(now)  # what cannot be written is told at once
             return self.source.slices, now
         check_same(before, now, self.checkpoint.path)
         # The ends of that time: what a report says must be of one moment.
@@ -172,6 +182,7 @@ class TopicAudit:
         begun_at = sum(piece.start for piece in slices)
         topic = self.source.topic
         records = sum(state.state.records for state in self._states.values())
+        is_time_to_save = Often(_SAVE_EVERY_S)
 
         def listener(told: Told) -> bool:
             nonlocal records
@@ -186,12 +197,40 @@ class TopicAudit:
                 self._states[told.partition] = told.state
                 if self.checkpoint is not None:
                     kept.states[str(told.partition)] = told.state
-                    self.checkpoint.save(kept)
+                    if is_time_to_save():
+                        self._save(kept)
             if self.progress is not None:
                 self.progress(records, sum(positions.values()) - begun_at, total)
             return self.must_stop()
 
         return listener
+
+    def _save(self, kept: Checkpoint) -> MisconfiguredError | None:
+        """Keep how far it has come; what was judged does not depend on it."""
+        assert self.checkpoint is not None
+        try:
+            self.checkpoint.save(kept)
+        except MisconfiguredError as error:
+            _log.warning("%s", error)
+            return error
+        return None
+
+    def _keep(self, kept: Checkpoint, *, is_whole: bool) -> Iterator[Finding]:
+        """Leave a checkpoint if there is something left to judge."""
+        if self.checkpoint is None:
+            return
+        if is_whole:
+            self.checkpoint.remove()
+            return
+        error = self._save(kept)
+        if error is not None:
+            yield Finding(
+                severity="critical",
+                code="checkpoint-not-kept",
+                text=f"How far the audit has come could not be kept: {error}",
+                topic=self.source.topic,
+                remedy="An older checkpoint, if there is one, still holds.",
+            )
 
     def _found(self, slices: Iterable[Slice]) -> list[PartitionState]:
         return [
@@ -207,6 +246,27 @@ class TopicAudit:
             (settings, [state.what_if[number] for state in found])
             for number, settings in enumerate(self.what_if)
         ]
+
+    def _changes(self, slices: Sequence[Slice]) -> Iterator[Finding]:
+        """What could not be known, and what became of the topic meanwhile."""
+        for piece in slices:
+            yield from _limits_of(piece)
+        try:
+            yield from _changes_of(self.source, slices)
+            for piece in slices:
+                yield from _rest_of(
+                    self.source, piece, self._states.get(piece.partition)
+                )
+        except TopicUnavailable as error:
+            self._failures.append(error)
+            yield Finding(
+                severity="critical",
+                code="changes-unknown",
+                text=f"Whether {self.source.topic} was made anew or truncated while it "
+                f"was read cannot be told: {error.reason}.",
+                topic=self.source.topic,
+                remedy="Run the audit again when the cluster answers.",
+            )
 
     def _unread(self, slices: Sequence[Slice]) -> Iterator[Finding]:
         """What could not be read, or was not yet."""
@@ -229,8 +289,8 @@ class TopicAudit:
             )
 
 
-def _limits_of(piece: Slice, found: SliceState | None) -> Iterator[Finding]:
-    """What could not be known of a partition."""
+def _limits_of(piece: Slice) -> Iterator[Finding]:
+    """What cannot be known of a partition that is not read from its beginning."""
     where = f"{piece.topic}[{piece.partition}]"
     if piece.start > 0:
         what = "begins at" if piece.start == piece.log_start else "was judged from"
@@ -244,20 +304,42 @@ def _limits_of(piece: Slice, found: SliceState | None) -> Iterator[Finding]:
             remedy="Give the table of its consumers: what is judged without it may "
             "admit a record of a leader that had been deposed before.",
         )
-    if found is not None and found.is_done and found.next_offset < piece.end:
+
+
+def _rest_of(
+    source: TopicSource, piece: Slice, found: SliceState | None
+) -> Iterator[Finding]:
+    """Why the end of a partition was not come to, although nothing failed."""
+    if found is None or not found.is_done or found.next_offset >= piece.end:
+        return
+    where = f"{piece.topic}[{piece.partition}]"
+    end = source.end_now(piece.partition)
+    if end < piece.end:
         yield Finding(
-            severity="warning",
-            code="open-transaction",
-            text=f"{where} offsets {found.next_offset} to {piece.end - 1} lie behind "
-            f"an open transaction and were not judged.",
+            severity="critical",
+            code="log-truncated",
+            text=f"{where} ended at offset {piece.end} when its end was captured, and "
+            f"ends at {end} now: records were lost, or a broker tells an old end. What "
+            f"was judged behind {end} is not what lies there.",
             topic=piece.topic,
             partition=piece.partition,
-            remedy="Run the audit again when it has ended; kafka-transactions.sh "
-            "find-hanging finds one that does not.",
+            remedy="Run the audit again; if records are lost, see whether an unclean "
+            "election took them.",
         )
+        return
+    yield Finding(
+        severity="warning",
+        code="open-transaction",
+        text=f"{where} offsets {found.next_offset} to {piece.end - 1} lie behind "
+        f"an open transaction and were not judged.",
+        topic=piece.topic,
+        partition=piece.partition,
+        remedy="Run the audit again when it has ended; kafka-transactions.sh "
+        "find-hanging finds one that does not.",
+    )
 
 
-def _changes_of(source: TopicSource) -> Iterator[Finding]:
+def _changes_of(source: TopicSource, slices: Sequence[Slice]) -> Iterator[Finding]:
     """What became of the topic while it was read."""
     problem = source.problem()
     if problem is not None:
@@ -267,7 +349,7 @@ def _changes_of(source: TopicSource) -> Iterator[Finding]:
             text=f"{source.topic}: {problem}.",
             topic=source.topic,
         )
-    added = source.partitions_added()
+    added = source.partitions_added(slices)
     if added:
         yield Finding(
             severity="notice",

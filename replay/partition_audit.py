@@ -11,7 +11,7 @@ from epochfence.epochs.fence import PartitionFence
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.stamps import Headers
-from epochfence.epochs.values import EpochStart, Stamp
+from epochfence.epochs.values import EpochStart, Position, Stamp
 from epochfence.epochs.verdicts import Kind, Reason, Verdict
 from epochfence.replay.histories import EpochHistory, Rejections
 from epochfence.replay.log_order import LogOrder, OutOfOrderError
@@ -130,7 +130,9 @@ class PartitionAudit:
             one for one in starts if (one.topic, one.partition) == (topic, partition)
         ]
         self._known = frozenset(here)
-        self._known_at = {(one.topic_id, one.position.offset): one for one in here}
+        self._rows: dict[tuple[str, int], list[EpochStart]] = {}
+        for row in here:
+            self._rows.setdefault((row.scope, row.epoch), []).append(row)
         self._ledger = ledger
         self._state = PartitionState(topic, partition) if state is None else state
         self._order = self._state.order
@@ -295,22 +297,35 @@ class PartitionAudit:
         self._run_verdict = verdict
         if self._state.first is None:
             self._state.first = first
-        for stamp in self._begun_by(verdict, first):
+        opened = {Stamp(one.scope, one.epoch, one.grant_id) for one in verdict.starts}
+        for stamp in verdict.stamps:
+            if stamp not in opened and not self._is_known_start(verdict, stamp, first):
+                continue
             history = self._history(stamp, has_begun=True)
             if history is not None and history.start is None:
                 history.start = first
 
-    def _begun_by(self, verdict: Verdict, first: RecordPlace) -> list[Stamp]:
-        """What begins with a record: found there, or known to begin there."""
-        begun = [Stamp(one.scope, one.epoch, one.grant_id) for one in verdict.starts]
-        known = self._known_at.get((self.topic_id, first.offset))
-        if known is not None and not verdict.is_rejected:
-            begun += [
-                stamp
-                for stamp in verdict.stamps
-                if (stamp.scope, stamp.epoch) == (known.scope, known.epoch)
-            ]
-        return begun
+    def _is_known_start(
+        self, verdict: Verdict, stamp: Stamp, place: RecordPlace
+    ) -> bool:
+        """Whether an epoch is known beforehand to begin with this record."""
+        if verdict.is_rejected:
+            return False
+        here = Position(place.leader_epoch, place.offset)
+        return any(
+            self._life_of(row) == place.life
+            and row.position.is_at_or_before(here)
+            and here.is_at_or_before(row.position)
+            for row in self._rows.get((stamp.scope, stamp.epoch), ())
+            if row.grant_id == stamp.grant_id
+        )
+
+    def _life_of(self, row: EpochStart) -> int | None:
+        """Which of the lives that were read a row is of, None for none of them."""
+        if row.topic_id is None or self.topic_id is None:
+            return self._life
+        ids = self._state.topic_ids
+        return ids.index(row.topic_id) if row.topic_id in ids else None
 
     def _place(self, offset: int, timestamp: int | None) -> RecordPlace:
         return RecordPlace(offset, self._order.leader_epoch, timestamp, self._life)
@@ -386,6 +401,18 @@ class PartitionAudit:
             ):
                 rejections.against = history.start
                 rejections.against_grant_id = history.grant_id
+        if rejections.against is None:
+            self._set_against_row(rejections, verdict.cause.scope)
+
+    def _set_against_row(self, rejections: Rejections, scope: str) -> None:
+        """The same, where only a row tells of it; its time is not known."""
+        for row in self._rows.get((scope, rejections.current_epoch or 0), ()):
+            life = self._life_of(row)
+            if life is not None:
+                leader_epoch, offset = row.position
+                rejections.against = RecordPlace(offset, leader_epoch, None, life)
+                rejections.against_grant_id = row.grant_id
+                return
 
     def _show(self, verdict: Verdict, offset: int) -> None:
         """Keep a rejected record one by one."""

@@ -17,18 +17,52 @@ _UNFENCED = "A consumer without a fence applied what lies there."
 
 
 def findings_of(
-    state: PartitionState, ledger: LedgerState | None, settings: FenceSettings
+    state: PartitionState,
+    ledger: LedgerState | None,
+    settings: FenceSettings,
+    read_from: int | None = None,
 ) -> Iterator[Finding]:
-    """What an operator should know of one partition."""
+    """What an operator should know of one partition.
+
+    Args:
+        state: What was found.
+        ledger: The grants, which name the holders.
+        settings: What was judged by.
+        read_from: Where the reading began, None where that is not known.
+    """
     teller = _Teller(state, ledger, settings)
     for rejections in state.rejections:
         yield teller.rejected(rejections)
     for history in state.epochs:
         has_begun = history.start is not None and not settings.stamps.is_foreign
-        if has_begun and history.barrier is None:
+        if (
+            has_begun
+            and history.barrier is None
+            and _is_start(history, state, read_from)
+        ):
             yield teller.without_barrier(history)
     if state.epochs_left_out:
         yield teller.left_out()
+
+
+def _is_start(
+    history: EpochHistory, state: PartitionState, read_from: int | None
+) -> bool:
+    """Whether an epoch began with the record that is taken for its start.
+
+    The first one of a scope may as well have begun before what was read.
+    """
+    assert history.start is not None
+    if read_from is None:
+        read_from = 0 if state.first is None else state.first.offset
+    return (
+        read_from == 0
+        or history.start.life > 0
+        or any(
+            one.scope == history.scope and one.epoch < history.epoch
+            for one in state.starts
+        )
+    )
 
 
 class _Teller:

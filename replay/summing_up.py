@@ -64,7 +64,8 @@ def sum_up(
     ledger = audit.ledger
     told = [*findings]
     for state in states:
-        told += findings_of(state, ledger, audit.settings)
+        read_from, _ = (bounds or {}).get(_place(state), (None, None))
+        told += findings_of(state, ledger, audit.settings, read_from)
     told.sort(key=_worst_first)
     counts = _counts(states)
     shown = [one for state in states for one in state.rejected][:KEPT_REJECTED]
@@ -209,8 +210,12 @@ def _epoch_report(
     claimed_at = None if claim is None else claim.claimed_at
     wrote_at = None if one.first_write is None else one.first_write.timestamp
     overlap = None
+    succeeded_by = None if successor is None else successor.epoch
     if stale is not None:
-        began = stale.against if successor is None else successor.start
+        began = None if successor is None else successor.start
+        if succeeded_by is None or succeeded_by > (stale.current_epoch or 0):
+            # Its successor began before what was read: a row tells of it.
+            began, succeeded_by = stale.against, stale.current_epoch
         overlap = Overlap(
             stale.first, stale.last, stale.records,
             milliseconds_between(began, stale.last),
@@ -241,7 +246,7 @@ def _epoch_report(
         last_rejected_offset=None
         if one.last_rejected is None
         else one.last_rejected.offset,
-        succeeded_by=None if successor is None else successor.epoch,
+        succeeded_by=succeeded_by,
         overlap=overlap,
     )
 

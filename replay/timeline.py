@@ -21,6 +21,9 @@ MOST_SCOPES = 100
 #: The lane of the rest. No scope can be called so.
 OTHER_SCOPES = "(other scopes)"
 
+#: The resolution at which everything is close together, other lives included.
+COARSEST = 2**62
+
 _Bucket = tuple[int, int, str | None, str, str]
 
 
@@ -72,7 +75,8 @@ class Timeline(msgspec.Struct):
     """Spans and marks of one partition, in the order of the log.
 
     Attributes:
-        resolution: Offsets that lie in the same stretch of so many are close together.
+        resolution: Offsets that lie in the same stretch of so many are close together;
+            2^62: all of them are, those of other lives of the topic too.
         spans: What was admitted.
         marks: Barriers, and what was rejected.
     """
@@ -157,7 +161,9 @@ class TimelineBuilder:
         return scope
 
     def _put(self, mark: Mark) -> None:
-        bucket = _bucket(mark, self._resolution)
+        bucket = (
+            *self._stretch(mark.first), mark.scope, mark.kind, mark.reason
+        )  # fmt: skip
         there = self._marks.get(bucket)
         if there is None:
             self._marks[bucket] = mark
@@ -170,17 +176,28 @@ class TimelineBuilder:
     def coarsen(self) -> None:
         """Put together what lies close, until half of the room is free."""
         while len(self._spans) > self._most // 2 or len(self._marks) > self._most // 2:
-            self._resolution *= 2
+            self._resolution = self._coarser()
             marks, self._marks = self._marks, {}
             for mark in sorted(marks.values(), key=lambda m: _order(m.first)):
                 self._put(mark)
             self._join_spans()
-            farthest = max(
-                [span.last.offset for span in self._spans]
-                + [mark.last.offset for mark in self._marks.values()]
-            )
-            if self._resolution > farthest:
-                return  # one for each lane, reason and life: these stay
+            if self._resolution == COARSEST:
+                return  # one for each lane and reason: these stay
+
+    def _coarser(self) -> int:
+        farthest = max(
+            [span.last.offset for span in self._spans]
+            + [mark.last.offset for mark in self._marks.values()]
+        )
+        # Beyond the farthest offset, only lives of the topic are left to be joined.
+        coarser = COARSEST if self._resolution > farthest else self._resolution * 2
+        return min(coarser, COARSEST)
+
+    def _stretch(self, place: RecordPlace) -> tuple[int, int]:
+        """What else lies in the same one is close."""
+        if self._resolution == COARSEST:
+            return 0, 0
+        return place.life, place.offset // self._resolution
 
     def _join_spans(self) -> None:
         spans: list[Span] = []
@@ -198,10 +215,7 @@ class TimelineBuilder:
         self._spans = spans
 
     def _is_close(self, before: Span, span: Span) -> bool:
-        return before.first.life == span.first.life and (
-            before.first.offset // self._resolution
-            == span.first.offset // self._resolution
-        )
+        return self._stretch(before.first) == self._stretch(span.first)
 
 
 def coarser(timeline: Timeline, most: int) -> Timeline:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from epochfence.epochs.connection import Config
 from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.partition_reader import PartitionReader
 from epochfence.epochs.topics import TopicFacts, TopicKeeper
-from epochfence.epochs.values import EpochStart
 
 
 @dataclass(frozen=True)
@@ -21,12 +20,27 @@ class Range:
         to_offset: The offset to stop at, and without which.
         since_ms: The first record with such a timestamp or a later one; ms since 1970.
         until_ms: Stop at the first record with such a timestamp or a later one.
+
+    Raises:
+        MisconfiguredError: It ends before it begins, or where it begins.
     """
 
     from_offset: int | None = None
     to_offset: int | None = None
     since_ms: int | None = None
     until_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_rising("--from-offset", self.from_offset, "--to-offset", self.to_offset)
+        _check_rising("--since", self.since_ms, "--until", self.until_ms)
+
+
+def _check_rising(name: str, begin: int | None, end_name: str, end: int | None) -> None:
+    if begin is not None and end is not None and begin >= end:
+        raise MisconfiguredError(
+            name, begin, f"nothing lies between it and {end_name}, which is {end}",
+            f"Give {end_name} something behind it, or leave it out.",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,18 +62,6 @@ class Slice:
     log_start: int
     start: int
     end: int
-
-    def floor_of(self, rows: Sequence[EpochStart]) -> list[EpochStart]:
-        """The rows that reading this slice cannot find itself: they are taken as known.
-
-        Those of earlier lives, and those below where the reading begins.
-        """
-        return [
-            row
-            for row in rows
-            if (row.topic, row.partition) == (self.topic, self.partition)
-            and (row.topic_id != self.topic_id or row.position.offset < self.start)
-        ]
 
 
 class TopicSource:
@@ -92,6 +94,7 @@ class TopicSource:
         self.topic = topic
         self.timeout_s = timeout_s
         self._keeper = TopicKeeper(config, timeout_s)
+        self._is_whole = not partitions
         facts = self._facts()
         there = facts.partitions
         absent = sorted(set(partitions or ()) - set(there))
@@ -147,9 +150,28 @@ class TopicSource:
             return "it was deleted or made anew meanwhile; run the audit again"
         return None
 
-    def partitions_added(self) -> list[int]:
-        """Partitions that came after the ends were captured."""
+    def partitions_added(self, slices: Iterable[Slice]) -> list[int]:
+        """Partitions that came after the ends of `slices` were captured.
+
+        None where certain partitions were asked for.
+
+        Raises:
+            TopicUnavailable: The cluster does not answer.
+        """
+        if not self._is_whole:
+            return []
         facts = self._keeper.facts(self.topic)
-        known = {one.partition for one in self.slices}
+        known = {one.partition for one in slices}
         there = () if facts is None else facts.partitions
-        return [number for number in there if number > max(known, default=-1)]
+        return [number for number in there if number not in known]
+
+    def end_now(self, partition: int) -> int:
+        """Where the log of a partition ends now, open transactions included.
+
+        Raises:
+            TopicUnavailable: The cluster does not answer.
+        """
+        with PartitionReader(
+            self.config, self.topic, partition, isolation="read_uncommitted"
+        ) as reader:
+            return reader.bounds(self.timeout_s)[1]

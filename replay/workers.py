@@ -2,17 +2,21 @@
 
 Processes, since Python's threads share one processor. What they find comes back in the
 form in which a checkpoint keeps it.
+
+Each has a pipe of its own, and nothing is shared: a process that is killed in the
+middle of a word holds no lock that another one waits for, and its pipe ends.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import queue
 import signal
-from collections.abc import Callable, Sequence
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Event
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import NamedTuple, cast
 
 from epochfence.epochs.errors import EpochfenceError
 from epochfence.replay.collecting import rarely_collected
@@ -98,6 +102,47 @@ def judge_here(
     listener(Told(number, gathered, end.next_offset, end, True, failure))
 
 
+class _Worker:
+    """A process that judges, and the slice that it is at.
+
+    Args:
+        job: What to judge by.
+        keeps: Whether it tells now and then what it found so far.
+    """
+
+    def __init__(self, job: Job, *, keeps: bool) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.task: Task | None = None
+        self._process: SpawnProcess = context.Process(
+            target=_work, args=(job, theirs, keeps), daemon=True
+        )
+        with _signals_held_back():
+            self._process.start()
+        theirs.close()  # so that the pipe ends when the process does
+
+    def give(self, task: Task | None) -> None:
+        """Give it a slice; None: it may stop, in the middle of one too."""
+        self.task = task or self.task
+        # To a dead one it cannot be said: that is told where its words are waited for.
+        with suppress(OSError):
+            self.pipe.send(task)
+
+    def listen(self) -> Told | None:
+        """What it says next; None: it is dead."""
+        try:
+            return cast(Told, self.pipe.recv())
+        except (EOFError, OSError):
+            return None
+
+    def end(self) -> None:
+        """See that it has ended."""
+        self._process.join(_END_TIMEOUT_S)
+        if self._process.is_alive():
+            self._process.kill()
+        self.pipe.close()
+
+
 def judge_by_workers(
     job: Job, tasks: Sequence[Task], listener: Listener, *, keeps: bool, workers: int
 ) -> None:
@@ -110,67 +155,97 @@ def judge_by_workers(
         keeps: Whether it is to be told now and then what was found so far.
         workers: How many processes.
     """
-    context = multiprocessing.get_context("spawn")
-    waiting: Queue[Task | None] = context.Queue()
-    told: Queue[Told] = context.Queue()
-    stop = context.Event()
-    started = [
-        context.Process(
-            target=_work, args=(job, waiting, told, stop, keeps), daemon=True
-        )
-        for _ in range(min(workers, len(tasks)))
-    ]
-    for task in tasks:
-        waiting.put(task)
-    for process in started:
-        process.start()
-        waiting.put(None)
-    left = {task.piece.partition for task in tasks}
+    waiting = deque(tasks)
+    started: list[_Worker] = []
     try:
-        while left:
-            try:
-                one = told.get(timeout=_TELL_EVERY_S)
-            except queue.Empty:
-                if not any(process.is_alive() for process in started):
-                    break
-                continue
-            if one.is_over:
-                left.discard(one.partition)
-            if listener(one):
-                stop.set()
-        if not stop.is_set():
-            for number in left:
-                reason = "the process that read it ended without a word"
-                listener(Told(number, 0, -1, None, True, reason))
+        for _ in range(min(workers, len(tasks))):
+            worker = _Worker(job, keeps=keeps)
+            started.append(worker)
+            worker.give(waiting.popleft())
+        is_stopped = _hear(started, waiting, listener)
+        if not is_stopped:
+            for task in waiting:
+                _tell_dead(task, listener)
     finally:
-        stop.set()
-        for process in started:
-            process.join(_END_TIMEOUT_S)
-            if process.is_alive():
-                process.kill()
+        for worker in started:
+            worker.give(None)
+        for worker in started:
+            worker.end()
 
 
-def _work(
-    job: Job,
-    waiting: Queue[Task | None],
-    told: Queue[Told],
-    stop: Event,
-    keeps: bool,
-) -> None:
-    """The life of a worker."""
-    # Ctrl-C reaches every process of the terminal: the parent says when to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _hear(started: Iterable[_Worker], waiting: deque[Task], listener: Listener) -> bool:
+    """Listen until nothing more comes; give whether it was stopped."""
+    is_stopped = False
+    busy = {worker.pipe: worker for worker in started}
+    while busy:
+        for pipe in wait([*busy]):
+            worker = busy[cast("Connection[object, object]", pipe)]
+            told = worker.listen()
+            if told is None:
+                del busy[worker.pipe]
+                if worker.task is not None:
+                    _tell_dead(worker.task, listener)
+                continue
+            must_stop = listener(told)
+            if must_stop and not is_stopped:
+                is_stopped = True
+                waiting.clear()
+                for other in busy.values():
+                    other.give(None)
+            if told.is_over:
+                worker.task = None
+                if waiting:
+                    worker.give(waiting.popleft())
+                else:
+                    del busy[worker.pipe]
+    return is_stopped
+
+
+def _tell_dead(task: Task, listener: Listener) -> None:
+    reason = "the process that read it ended without a word"
+    listener(Told(task.piece.partition, 0, -1, None, True, reason))
+
+
+@contextmanager
+def _signals_held_back() -> Generator[None, None, None]:
+    """Hold Ctrl-C back, and for good in a process that is started meanwhile.
+
+    Ctrl-C reaches every process of the terminal, and SIGTERM every one of a service:
+    the parent says when to stop.
+    """
+    held_back = [signal.SIGINT, signal.SIGTERM]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held_back)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _work(job: Job, pipe: Connection, keeps: bool) -> None:
+    """The life of a worker: slice after slice, until it is told that there is none."""
 
     def listener(one: Told) -> bool:
-        told.put(one)
-        return stop.is_set()
+        try:
+            pipe.send(one)
+            # While it is at a slice, all that can come is the word to stop, or the
+            # end of the pipe.
+            return pipe.poll()
+        except OSError:
+            return True  # the parent is dead
 
     with rarely_collected():
-        while not stop.is_set():
-            task = waiting.get()
+        while True:
+            task = cast("Task | None", _received(pipe))
             if task is None:
                 return
             try:
                 judge_here(job, task, listener, keeps=keeps)
             except EpochfenceError as error:
-                told.put(Told(task.piece.partition, 0, -1, None, True, str(error)))
+                listener(Told(task.piece.partition, 0, -1, None, True, str(error)))
+
+
+def _received(pipe: Connection) -> object:
+    try:
+        return pipe.recv()
+    except (EOFError, OSError):
+        return None

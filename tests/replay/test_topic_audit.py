@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,11 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from epochfence.epochs.errors import MisconfiguredError
+from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
 from epochfence.epochs.partition_reader import PartitionReader
 from epochfence.epochs.settings import FenceSettings
-from epochfence.replay.audit import Audit
+from epochfence.epochs.values import EpochStart
+from epochfence.replay.audit import Audit, LedgerSource
 from epochfence.replay.checkpoint import CheckpointFile
 from epochfence.replay.engine import TopicAudit
 from epochfence.replay.file_source import audit_file
@@ -25,7 +28,8 @@ from epochfence.replay.sources import Outcome
 from epochfence.replay.told_topics import read_told_ledger
 from epochfence.replay.topic_source import Range, TopicSource
 from support.brokers import KafkaBroker
-from support.histories import stamp
+from support.histories import ledger as known_ledger
+from support.histories import stamp, start
 from support.ledgers import unnamed_topics, write_record
 
 PARTITIONS = 3
@@ -285,6 +289,108 @@ def test_partitions_that_come_meanwhile_are_told(
     (finding,) = TopicAudit(scene.judged_by(), source).run().report.findings
     assert finding.code == "partitions-added"
     assert finding.text.endswith("not judged: 1, 2.")
+
+
+def test_partitions_that_were_not_asked_for_are_not_new(scene: Scene) -> None:
+    report = scene.audit(partitions=[0]).report
+    assert "partitions-added" not in {one.code for one in report.findings}
+
+
+def test_partitions_that_come_before_it_goes_on_are_told(
+    kafka: KafkaBroker, scene: Scene, tmp_path: Path
+) -> None:
+    topic = kafka.create_topic("growing-between")
+    write_record(kafka, topic, b"k", b"v", [scene.stamps[0]])
+    file = CheckpointFile(tmp_path / "audit.checkpoint")
+
+    def audited(**options: Any) -> Report:
+        source = TopicSource(kafka.config, topic, TIMEOUT_S)
+        audit = TopicAudit(scene.judged_by(), source, checkpoint=file, **options)
+        return audit.run().report
+
+    assert audited(must_stop=lambda: True).partial is not None
+    for done in kafka.admin.create_partitions([NewPartitions(topic, 2)]).values():
+        done.result(TIMEOUT_S)
+    assert "partitions-added" in {one.code for one in audited().findings}
+
+
+def test_what_was_found_is_told_where_the_cluster_goes_away(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(self: TopicSource) -> None:
+        raise TopicUnavailable(scene.topic, "all brokers are down")
+
+    monkeypatch.setattr(TopicSource, "problem", gone)
+    file = CheckpointFile(tmp_path / "audit.checkpoint")
+    outcome = scene.audit(checkpoint=file)
+    assert isinstance(outcome.error, TopicUnavailable)
+    assert outcome.report.partial is not None
+    assert outcome.report.records == PARTITIONS * 2 * PER_EPOCH + 2
+    assert "changes-unknown" in {one.code for one in outcome.report.findings}
+    assert file.path.exists()
+
+
+def test_an_end_that_goes_back_is_told(scene: Scene) -> None:
+    """As after an unclean election; a transaction is not open then."""
+    source = TopicSource(scene.kafka.config, scene.topic, TIMEOUT_S)
+    end = source.slices[2].end
+    source.slices[2] = replace(source.slices[2], end=end + 5)
+    report = TopicAudit(scene.judged_by(), source).run().report
+    (finding,) = [one for one in report.findings if one.severity == "critical"]
+    assert (finding.code, finding.partition) == ("log-truncated", 2)
+    assert f"ends at {end} now" in finding.text
+
+
+def test_a_checkpoint_that_cannot_be_kept_does_not_take_the_report(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = CheckpointFile(tmp_path / "audit.checkpoint")
+    scene.audit(checkpoint=file, must_stop=lambda: True)
+    before = file.path.read_bytes()
+
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        outcome = scene.audit(checkpoint=file, must_stop=stop_after(2))
+    assert outcome.report.records > 0
+    assert outcome.report.partial is not None
+    (finding,) = [
+        one for one in outcome.report.findings if one.code == "checkpoint-not-kept"
+    ]
+    assert "No space left" in finding.text
+    assert file.path.read_bytes() == before
+
+
+def test_a_checkpoint_is_of_one_table_and_one_ledger(
+    scene: Scene, tmp_path: Path
+) -> None:
+    file = CheckpointFile(tmp_path / "audit.checkpoint")
+    settings = FenceSettings(["s"], unstamped="quarantine")
+
+    def audited(epoch: int, rows: list[EpochStart]) -> None:
+        source = TopicSource(scene.kafka.config, scene.topic, TIMEOUT_S)
+        grants = LedgerSource(known_ledger(("s", epoch)), "ledger.jsonl")
+        TopicAudit(
+            Audit(settings, grants, rows), source,
+            checkpoint=file, must_stop=lambda: True,
+        ).run()  # fmt: skip
+
+    audited(2, [])
+    audited(2, [])
+    with pytest.raises(MisconfiguredError, match="its table-digest was"):
+        audited(2, [start(1, 0)])
+    with pytest.raises(MisconfiguredError, match="its ledger-digest was"):
+        audited(3, [])
+
+
+@pytest.mark.parametrize(
+    "limits", [{"from_offset": 5, "to_offset": 5}, {"since_ms": 9, "until_ms": 8}]
+)
+def test_a_range_that_ends_before_it_begins_is_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(MisconfiguredError, match="nothing lies between"):
+        Range(**limits)
 
 
 def test_a_topic_that_goes_meanwhile_is_told(kafka: KafkaBroker, scene: Scene) -> None:
