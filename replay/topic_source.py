@@ -9,6 +9,7 @@ from epochfence.epochs.connection import Config
 from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.partition_reader import PartitionReader
 from epochfence.epochs.topics import TopicFacts, TopicKeeper
+from epochfence.epochs.values import EpochStart
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,18 @@ class Slice:
     log_start: int
     start: int
     end: int
+
+    def floor_of(self, rows: Sequence[EpochStart]) -> list[EpochStart]:
+        """The rows that reading this slice cannot find itself: they are taken as known.
+
+        Those of earlier lives, and those below where the reading begins.
+        """
+        return [
+            row
+            for row in rows
+            if (row.topic, row.partition) == (self.topic, self.partition)
+            and (row.topic_id != self.topic_id or row.position.offset < self.start)
+        ]
 
 
 class TopicSource:
