@@ -167,7 +167,8 @@ class Stage:
             while len(self.starts) < 3 * PARTITIONS:  # three epochs so far
                 consumer.consume(100, timeout=1)
                 table = ledger.table_topic
-                self.starts = read_told_table(self.config, table, 30) or ()
+                told = read_told_table(self.config, table, 30)
+                self.starts = () if told is None else tuple(told.rows)
 
     def restore_backup_without(self, epoch: int) -> None:
         """Copy the coordination topic, as if from a backup that was made too early."""

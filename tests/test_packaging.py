@@ -49,7 +49,7 @@ def test_schemas_and_the_type_marker_are_installed() -> None:
 def test_what_pages_are_made_of_is_installed() -> None:
     parts = [path for path in (_ROOT / "replay").iterdir() if path.suffix != ".py"]
     there = [path for path in parts if path.is_file()]
-    assert {path.suffix for path in there} == {".html", ".css", ".js"}
+    assert {path.suffix for path in there} == {".html", ".css", ".js", ".sql"}
     for path in there:
         installed = files("epochfence.replay") / path.name
         assert installed.read_bytes() == path.read_bytes()
