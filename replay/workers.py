@@ -14,6 +14,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import NamedTuple, cast
@@ -214,6 +215,8 @@ def _signals_held_back() -> Generator[None, None, None]:
     the parent says when to stop.
     """
     held_back = [signal.SIGINT, signal.SIGTERM]
+    # Started along with the first process, it would let the signals through again.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held_back)
     try:
         yield

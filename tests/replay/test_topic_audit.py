@@ -159,7 +159,11 @@ def test_read_one_by_one_it_says_the_same(
 
 def test_several_workers_say_the_same(scene: Scene, whole: Report) -> None:
     told: list[tuple[int, int, int]] = []
-    outcome = scene.audit(workers=2, progress=lambda *at: told.append(at))
+
+    def progress(records: int, done: int, total: int) -> None:
+        told.append((records, done, total))
+
+    outcome = scene.audit(workers=2, progress=progress)
     assert of_records(outcome.report) == of_records(whole)
     assert outcome.report.findings == whole.findings
     assert told[-1] == (whole.records, whole.records, whole.records)
