@@ -252,6 +252,11 @@ class TopicAudit:
         for piece in slices:
             yield from _limits_of(piece)
         try:
+            problem = self.source.problem()
+            if problem is not None:
+                self._failures.append(TopicUnavailable(self.source.topic, problem))
+                yield _replaced(self.source.topic, problem)
+                return  # what there is now says nothing of what was read
             yield from _changes_of(self.source, slices)
             for piece in slices:
                 yield from _rest_of(
@@ -339,16 +344,17 @@ def _rest_of(
     )
 
 
+def _replaced(topic: str, problem: str) -> Finding:
+    return Finding(
+        severity="critical",
+        code="topic-replaced",
+        text=f"{topic}: {problem}.",
+        topic=topic,
+    )
+
+
 def _changes_of(source: TopicSource, slices: Sequence[Slice]) -> Iterator[Finding]:
     """What became of the topic while it was read."""
-    problem = source.problem()
-    if problem is not None:
-        yield Finding(
-            severity="critical",
-            code="topic-replaced",
-            text=f"{source.topic}: {problem}.",
-            topic=source.topic,
-        )
     added = source.partitions_added(slices)
     if added:
         yield Finding(

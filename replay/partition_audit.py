@@ -282,6 +282,8 @@ class PartitionAudit:
         self._fence.enter_life(topic_id)
 
     def _check_order(self, leader_epoch: int | None, offset: int) -> None:
+        if leader_epoch != self._order.leader_epoch:
+            self._end_run()  # what is kept of its last record has its leader epoch
         try:
             self._order.check(leader_epoch, offset)
         except OutOfOrderError as error:

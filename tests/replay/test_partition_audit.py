@@ -286,3 +286,18 @@ def test_an_epoch_may_have_begun_before_what_was_read() -> None:
     assert codes == [2]
     codes = [one.epoch for one in report_of(messages, []).findings]
     assert codes == [1, 2]
+
+
+def test_a_run_ends_under_the_leader_epoch_of_its_last_record() -> None:
+    settings = FenceSettings([], unstamped="quarantine")
+    judging = Judging(settings, [])
+    # A verdict that rests on what the ledger lacks is a run of its own.
+    made_up = [("epochfence-barrier", b"6:0061000000000006:s")]
+    for one in messages_of([(made_up, [1], 0), ([], [1], 1)]):
+        judging.replay.take_messages(LIFE, [one])
+    (ungranted,) = [
+        one
+        for one in judging.replay.audit.state().rejections
+        if one.reason == "ungranted"
+    ]
+    assert ungranted.last == ungranted.first

@@ -401,8 +401,11 @@ def test_a_topic_that_goes_meanwhile_is_told(kafka: KafkaBroker, scene: Scene) -
     topic = kafka.create_topic("going")
     source = TopicSource(kafka.config, topic, TIMEOUT_S)
     kafka.delete_topic(topic)
-    (finding,) = TopicAudit(scene.judged_by(), source).run().report.findings
+    outcome = TopicAudit(scene.judged_by(), source).run()
+    (finding,) = outcome.report.findings
     assert (finding.code, finding.severity) == ("topic-replaced", "critical")
+    assert outcome.error is not None
+    assert "made anew" in str(outcome.report.partial)
 
 
 def test_what_retention_takes_meanwhile_is_told(
