@@ -292,7 +292,9 @@ def test_a_run_ends_under_the_leader_epoch_of_its_last_record() -> None:
     settings = FenceSettings([], unstamped="quarantine")
     judging = Judging(settings, [])
     # A verdict that rests on what the ledger lacks is a run of its own.
-    made_up = [("epochfence-barrier", b"6:0061000000000006:s")]
+    made_up: list[tuple[str, bytes | None]] = [
+        ("epochfence-barrier", b"6:0061000000000006:s")
+    ]
     for one in messages_of([(made_up, [1], 0), ([], [1], 1)]):
         judging.replay.take_messages(LIFE, [one])
     (ungranted,) = [
