@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import threading
 import time
@@ -34,6 +35,9 @@ _log = logging.getLogger(__name__)
 
 #: What of a client's settings is ours to say.
 _OURS = ("hosts", "timeout", "client_id", "handler", "read_only")
+
+#: What kazoo would take for the name of a host: anything.
+_SERVER = re.compile(r"(?:\[[^\s\[\]/]+\]|[^\s:/@\[\]]+)(?::[0-9]{1,5})?\Z")
 
 #: How often it is looked whether a client has connected.
 _POLL_S = 0.02
@@ -92,7 +96,11 @@ def new_client(
     Raises:
         MisconfiguredError: It cannot be made so.
     """
+    servers, _, path = hosts.partition("/")
+    are_servers = all(_SERVER.match(one.strip()) for one in servers.split(","))
     try:
+        if not are_servers or path.startswith("/"):
+            raise ValueError(hosts)
         client = KazooClient(hosts=_repeated(hosts), timeout=session_s, **settings)
     except (AttributeError, ValueError):
         raise MisconfiguredError(

@@ -53,6 +53,7 @@ from command_line import (
 )
 from epochfence import (
     Deposed,
+    EpochfenceError,
     Ledger,
     LedgerRegressed,
     LedgerUnavailable,
@@ -137,7 +138,7 @@ class Store:
         self._writing = threading.Lock()
         self._state: tuple[State, str] = ("waiting", "")
         self._on_state = on_state
-        self._on_end: Callable[[], object] = bool
+        self._on_end: Callable[[Exception], object] = bool
         self.error: Exception | None = None
         self._leading = lead(
             config, ledger, election, scope, [topic],
@@ -148,8 +149,8 @@ class Store:
 
     # Leading, in a thread of its own.
 
-    def start(self, on_end: Callable[[], object] = bool) -> None:
-        """Stand for election from now on; `on_end` is called if that ends by itself."""
+    def start(self, on_end: Callable[[Exception], object] = bool) -> None:
+        """Stand for election from now on; `on_end` is told why that ends by itself."""
         self._on_end = on_end
         self._thread.start()
 
@@ -165,8 +166,9 @@ class Store:
         except Exception as error:
             self.error = error
             self._state = ("ended", str(error))
-            _log.exception("it leads no more, nor stands for election")
-            self._on_end()
+            if not isinstance(error, EpochfenceError):  # whose text says it all
+                _log.exception("it leads no more, nor stands for election")
+            self._on_end(error)
 
     def _work(self, tenure: Tenure) -> None:
         reign = _Reign(tenure)

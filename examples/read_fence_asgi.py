@@ -9,7 +9,8 @@ The first takes uvicorn too (pip install uvicorn); the second way is that of any
 that calls a factory: there, `--port` says only where clients are sent.
 
 `verify()` waits for the cluster, so a request is answered in a thread; those that wait
-at the same time share one read of the ledger.
+at the same time share one read of the ledger. Where leading ends by itself, the server
+ends, too: the second way by SIGTERM.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import asyncio
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -37,16 +39,33 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
+def end_by_signal(error: Exception) -> None:
+    """Say why, and end this process as whoever stops the server does."""
+    print(f"error: {error}", file=sys.stderr)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 class Application:
     """An ASGI application: the store leads from the server's start to its end.
 
     Args:
         options: As read_fence.py has them.
+        on_end: Told, in another thread, why leading ends by itself.
     """
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        on_end: Callable[[Exception], object] = end_by_signal,
+    ) -> None:
         self._options = options
+        self._on_end = on_end
         self._store: Store | None = None
+
+    @property
+    def error(self) -> Exception | None:
+        """Why leading has ended by itself, if it has."""
+        return None if self._store is None else self._store.error
 
     async def __call__(
         self, scope: dict[str, Any], receive: Receive, send: Send
@@ -66,7 +85,7 @@ class Application:
                 self._store = await asyncio.to_thread(
                     stack.enter_context, opened_store(self._options)
                 )
-                self._store.start()
+                self._store.start(on_end=self._on_end)
             except Exception as error:
                 await send({"type": "lifespan.startup.failed", "message": str(error)})
                 return
@@ -126,7 +145,11 @@ def main() -> None:
         sys.exit(2)
     with reported_errors():
         address_of(options)  # rather than a server that starts, and fails
-        application = Application(options)
+
+        def end(_: Exception) -> None:
+            server.should_exit = True
+
+        application = Application(options, on_end=end)
         config = uvicorn.Config(
             application, host=options.host, port=options.port,
             lifespan="on", access_log=False,
@@ -135,6 +158,8 @@ def main() -> None:
         server.run()
         if not server.started:
             sys.exit(1)  # it has said why
+        if application.error is not None:
+            raise application.error
 
 
 if __name__ == "__main__":

@@ -24,7 +24,12 @@ from epochfence.cli_options import (
     kafka_config,
     whoami,
 )
-from epochfence.epochs.connection import Config, connection_settings
+from epochfence.epochs.connection import (
+    Config,
+    LastError,
+    connection_settings,
+    writing_producer,
+)
 from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.ledger import Ledger
 from epochfence.epochs.topics import COORDINATION_TOPIC, TABLE_TOPIC
@@ -139,6 +144,9 @@ def run(
         given = kafka_config(bootstrap_server, properties, command_config)
         of_group = {name: given[name] for name in given if _OF_GROUP.match(name)}
         config = {name: given[name] for name in given if name not in of_group}
+        # A mistake is to be found now, not by whoever has won the election. Nothing is
+        # sent by this one.
+        writing_producer(config, LastError(config))
         connection = connection_settings(config)
         with told_if_slow(config, timeout_s):
             ledger = Ledger(

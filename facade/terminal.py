@@ -184,9 +184,13 @@ def _warnings_on_stderr() -> Generator[None, None, None]:
     handler.addFilter(lambda record: record.name != "epochfence.client")
     logger = logging.getLogger("epochfence")
     logger.addHandler(handler)
+    # Likewise: Python prints what nobody handles.
+    kazoo, silent = logging.getLogger("kazoo"), logging.NullHandler()
+    kazoo.addHandler(silent)
     try:
         yield
     finally:
+        kazoo.removeHandler(silent)
         logger.removeHandler(handler)
 
 

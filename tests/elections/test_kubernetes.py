@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import threading
@@ -486,6 +487,117 @@ def test_what_is_no_kubernetes(
             pytest.raises(kind, match=said),
         ):
             candidate.campaign(0)
+
+
+def _changed(path: Path, what: str, more: dict[str, Any]) -> str:
+    """A kubeconfig, with its cluster or its user changed; what is None is left out."""
+    told = json.loads(write_kubeconfig(path, "https://127.0.0.1:1", ADMIN).read_text())
+    changed = {**told[f"{what}s"][0][what], **more}
+    told[f"{what}s"][0][what] = {
+        name: value for name, value in changed.items() if value is not None
+    }
+    path.write_text(json.dumps(told))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("what", "more", "said"),
+    [
+        ("cluster", {"server": None}, "has no server"),
+        ("cluster", {"server": ""}, "has no server"),
+        ("cluster", {"server": "there:6443"}, "'there:6443' is no URL"),
+        ("cluster", {"server": "https://a b"}, "'https://a b' is no URL"),
+        ("cluster", {"server": "https://there:port"}, "is no URL"),
+        ("cluster", {"server": "https://"}, "is no URL|has no server"),
+        # The base64 of "nonsense".
+        (
+            "cluster",
+            {"certificate-authority-data": "bm9uc2Vuc2U="},
+            "its certificate-authority cannot be used",
+        ),
+        (
+            "user",
+            {
+                "client-certificate-data": "bm9uc2Vuc2U=",
+                "client-key-data": "bm9uc2Vuc2U=",
+            },
+            "its client-certificate, with its client-key, cannot be used",
+        ),
+    ],
+)
+def test_what_cannot_be_reached_is_told_at_once(
+    what: str, more: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    config = _changed(tmp_path / "config", what, more)
+    with pytest.raises(MisconfiguredError, match=said) as refused:
+        KubernetesElection(config, "office")
+    assert refused.value.setting == "connect"
+
+
+def _logging_in(script: str) -> dict[str, Any]:
+    command = ["-c", script]
+    version = "client.authentication.k8s.io/v1"
+    return {
+        "token": None,
+        "exec": {"apiVersion": version, "command": "sh", "args": command},
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo no ticket >&2; exit 3", "login command failed: .*3. no ticket"),
+        ("echo nothing", "login command failed: failed to decode"),
+        ("exec no-such-program", "login command failed: .*127"),
+    ],
+)
+def test_a_login_command_that_fails(
+    script: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is sent without a login; nor does the client's own log line get out."""
+    handlers = list(logging.getLogger().handlers)
+    config = _changed(tmp_path / "config", "user", _logging_in(script))
+    with pytest.raises(MisconfiguredError, match=said) as refused:
+        KubernetesElection(config, "office")
+    assert refused.value.setting == "connect"
+    assert capfd.readouterr().err == ""
+    assert logging.getLogger().handlers == handlers
+
+
+def test_a_login_that_is_over_and_cannot_be_had_anew(
+    meddler: Meddler, scope: str, tmp_path: Path
+) -> None:
+    """It may pass: the candidacy goes on."""
+    is_broken = tmp_path / "broken"
+    login = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": ADMIN, "expirationTimestamp": "2001-01-01T00:00:00Z"},
+    }
+    script = f"test ! -e {is_broken} || exit 3; echo '{json.dumps(login)}'"
+    path = tmp_path / "config"
+    with LeaseServer(meddler.answer) as server:
+        config = _changed(path, "user", _logging_in(script))
+        endpoint = f"http://{LOOPBACK}:{server.port}"
+        path.write_text(path.read_text().replace("https://127.0.0.1:1", endpoint))
+        with KubernetesElection(config, scope) as candidate:
+            assert candidate.campaign(_WAIT_S)
+            candidate.resign()
+            is_broken.touch()
+            with pytest.raises(ElectionUnavailable, match=r"login command failed: .*3"):
+                candidate.campaign(0)
+            is_broken.unlink()
+            assert candidate.campaign(_WAIT_S)
+
+
+def test_what_is_no_kubeconfig_is_told_in_words(tmp_path: Path) -> None:
+    there = tmp_path / "config"
+    there.write_text("just a text")
+    with pytest.raises(MisconfiguredError, match="it is no kubeconfig") as refused:
+        KubernetesElection(str(there), "office")
+    assert "object" not in str(refused.value)
+    with pytest.raises(MisconfiguredError, match="is a folder"):
+        KubernetesElection(str(tmp_path), "office")
 
 
 def test_arguments_are_checked(tmp_path: Path) -> None:

@@ -221,10 +221,15 @@ def test_settings_are_checked(settings: Any, said: str, tmp_path: Path) -> None:
 
 def test_arguments_are_checked(client: Any) -> None:
     wrong: Any
-    for wrong in ("", ",", "a:port", "a:99999", "[::1", 5, None):
+    for wrong in (
+        "", ",", "a:port", "a:99999", "[::1", 5, None,
+        "zookeeper://a:2181", "a b c", "a:1 b:2", "a:", "user@a", "a//path", "a:1,",
+    ):  # fmt: skip
         with pytest.raises(MisconfiguredError) as refused:
             ZookeeperElection(wrong, "office")
         assert refused.value.setting == "connect"
+    for right in ("a", "a:1, b:2", "[::1]:2181", "a:1/path", "a:1/"):
+        ZookeeperElection(right, "office").close()
     with pytest.raises(MisconfiguredError, match="made already"):
         ZookeeperElection(client, "office", settings={"use_ssl": True})
     with pytest.raises(MisconfiguredError, match="not a time") as refused:

@@ -11,10 +11,11 @@ import psycopg
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+import outbox_relay
 from command_line import Stopped
 from epochfence.testing import MemoryConsumer, MemoryLedger, MemoryLog, MemoryProducer
 from epochfence.testing.clients import MemoryKeeper
-from outbox_relay import Relay, create_tables
+from outbox_relay import Relay, Row, create_tables
 from support.example_service import SCOPE, TOPIC, Paused, Service
 from support.producing import doing
 from support.waiting import wait_until
@@ -382,6 +383,35 @@ def test_rows_that_have_the_numbers_of_others_which_were_sent(
     assert "a new topic" in told
     assert unsent(outbox) == ["c"]
     assert admitted(memory_ledger) == ["a", "b"]
+
+
+def test_a_row_that_is_replaced_between_the_check_and_the_mark(
+    outbox: psycopg.Connection[Any],
+    service: Service,
+    successor: Service,
+    new_relay: NewRelay,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The database goes back just then: what takes the row's place is not marked."""
+    relayed(outbox, service, new_relay(), "a")
+    checked = Relay._check_row  # pyright: ignore[reportPrivateUsage]
+
+    def check(relay: Relay, *arguments: Any) -> None:
+        checked(relay, *arguments)
+        outbox.execute("UPDATE outbox SET token = gen_random_uuid(), sent_at = NULL")
+
+    monkeypatch.setattr(Relay, "_check_row", check)
+
+    def nothing(*_: Any) -> list[Row]:
+        return []
+
+    monkeypatch.setattr(Relay, "_unsent", nothing)
+    said: list[str] = []
+    monkeypatch.setattr(outbox_relay, "say", said.append)
+    successor.start(new_relay().work)
+    wait_until(lambda: said, _WAIT_S, "it has marked what it would")
+    assert "sends what is not marked yet" in said[0]
+    assert unsent(outbox) == ["a"]
 
 
 def test_the_last_row_that_was_sent_is_missing_and_others_before_it_are_not_marked(

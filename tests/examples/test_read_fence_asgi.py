@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,7 +18,8 @@ import pytest
 from read_fence import MAX_ITEM_BYTES
 from read_fence_asgi import Application, create_application
 from support.brokers import KafkaBroker
-from support.example_program import kafka_options
+from support.example_program import EXAMPLES, kafka_options
+from support.kafka_node import pick_ports
 from support.ledgers import LedgerTopics
 
 _WAIT_S = 60
@@ -106,3 +111,28 @@ def test_a_start_that_fails(topics: LedgerTopics) -> None:
         assert "--address" in told["message"]
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize("server", ["its own", "a factory's"])
+def test_a_server_whose_leading_ends_by_itself_ends(
+    topics: LedgerTopics, server: str
+) -> None:
+    (port,) = pick_ports(1)
+    options = [*kafka_options(topics), "--topic", "not-there", "--port", str(port)]
+    program = [str(EXAMPLES / "read_fence_asgi.py"), *options]
+    if server != "its own":
+        factory = "read_fence_asgi:create_application"
+        program = ["-m", "uvicorn", "--factory", factory, "--port", str(port)]
+    ended = subprocess.run(
+        [sys.executable, *program],
+        env={**os.environ, "READ_FENCE": shlex.join(options)},
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_WAIT_S,
+    )
+    assert ended.returncode == (2 if server == "its own" else -signal.SIGTERM)
+    assert ended.stderr.count("there is no such topic") == 1
+    assert "Application shutdown complete" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -234,6 +234,8 @@ def test_what_does_not_end_is_killed_with_all_it_has_started(
         ),
         (["-X", "group.protocol=consumer", "--", "true"], "group.protocol"),
         (["-X", "session.timeout.ms=soon", "--", "true"], "session.timeout.ms"),
+        (["-X", "lingr.ms=5", "--", "true"], "lingr.ms"),
+        (["-X", "acks=1", "--", "true"], "acks"),
         (["--election-server", "x", "--", "true"], "held on its brokers"),
         (
             ["--election", "postgres", "--election-server", "x=", "--", "true"],
@@ -267,3 +269,32 @@ def test_what_makes_no_sense(topics: LedgerTopics, rest: list[str], told: str) -
     assert result.exit_code == 2
     assert told in " ".join(result.output.split())
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("name", ["etcd", "kubernetes", "postgres", "zookeeper"])
+def test_a_client_that_is_not_installed(
+    topics: LedgerTopics, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, f"epochfence.elections.{name}", None)
+    result = auditing.run(
+        *("leader", "run", "--scope", "s", "-b", topics.kafka.bootstrap_servers),
+        *("--coordination-topic", topics.coordination_topic),
+        *("--table-topic", topics.table_topic),
+        *("--election", name, "--election-server", "x", "--", "true"),
+    )
+    assert result.exit_code == 2
+    assert f"pip install 'epochfence[{name}]'" in " ".join(result.output.split())
+
+
+def test_what_kazoo_says_of_a_server_that_is_none(
+    topics: LedgerTopics, scope: str, tmp_path: Path, runners: list[Runner]
+) -> None:
+    """Kafka's port, taken for ZooKeeper's: told once a try, in our words."""
+    server = topics.kafka.bootstrap_servers.split(",")[0]
+    runner = Runner(
+        topics, scope, tmp_path,
+        *("--election", "zookeeper", "--election-server", server, "--", "true"),
+    )  # fmt: skip
+    runners.append(runner)
+    wait_until(lambda: "no session within" in runner.log, _WAIT_S, "it is told")
+    assert "Connection dropped" not in runner.log
