@@ -40,22 +40,49 @@ def read_told_ledger(config: Config, topic: str, timeout_s: float) -> LedgerSour
             promise that claims are kept.
     """
     state = LedgerState()
+    check_ledger_topic(
+        config, topic, timeout_s, "An audit can also do without: --ledger FILE, or "
+        "--authority max-seen.",
+    )  # fmt: skip
     try:
-        keeper = TopicKeeper(config, timeout_s)
-        if keeper.facts(topic) is None:
-            raise MisconfiguredError(
-                "coordination topic", topic, "there is no such topic on this cluster",
-                "Check the name and the cluster; the first claim creates the topic. An "
-                "audit can also do without: --ledger FILE, or --authority max-seen.",
-            )  # fmt: skip
-        keeper.ensure(topic, create=False)
         with _reader(config, topic) as reader:
             low, high = reader.bounds(timeout_s)
             for message in _records(reader, low, high, timeout_s):
-                _fold(state, topic, message)
+                fold_claim(state, topic, message)
     except TopicUnavailable as error:
         raise LedgerUnavailable(topic, error.reason, error.offset) from error
     return LedgerSource(state, topic, is_topic=True, offset=high)
+
+
+def check_ledger_topic(
+    config: Config, topic: str, timeout_s: float, otherwise: str
+) -> str:
+    """See that a coordination topic is there and keeps what was claimed; give its id.
+
+    Args:
+        config: Connection settings, as for confluent-kafka.
+        topic: Its name.
+        timeout_s: How long the cluster may take.
+        otherwise: How to do without it, for the error's message.
+
+    Raises:
+        LedgerUnavailable: The cluster does not answer.
+        MisconfiguredError: There is no such topic, or a setting of it breaks the
+            promise that claims are kept.
+    """
+    try:
+        keeper = TopicKeeper(config, timeout_s)
+        facts = keeper.facts(topic)
+        if facts is None:
+            raise MisconfiguredError(
+                "coordination topic", topic, "there is no such topic on this cluster",
+                f"Check the name and the cluster; the first claim creates the topic. "
+                f"{otherwise}",
+            )  # fmt: skip
+        keeper.ensure(topic, create=False)
+    except TopicUnavailable as error:
+        raise LedgerUnavailable(topic, error.reason, error.offset) from error
+    return facts.topic_id
 
 
 def _reader(config: Config, topic: str) -> PartitionReader:
@@ -70,7 +97,12 @@ def _records(
         yield from batch
 
 
-def _fold(state: LedgerState, topic: str, message: Message) -> None:
+def fold_claim(state: LedgerState, topic: str, message: Message) -> None:
+    """Fold in one record of a coordination topic.
+
+    Raises:
+        LedgerUnavailable: A newer version wrote it.
+    """
     try:
         outcome = state.apply(message.key(), message.value())
     except UnknownFingerprint as error:

@@ -77,7 +77,6 @@ class Files:
         assert "Traceback" not in result.stderr
         return " ".join(result.stderr.split())
 
-
     def fails_midway(self, *arguments: object) -> str:
         """The same where what was judged before is reported, and called partial."""
         result = run("audit", *arguments)
