@@ -14,6 +14,7 @@ from epochfence import (
     cli_gate,
     cli_leader,
     cli_ledger,
+    cli_watch,
 )
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 app.command("demo")(cli_demo.demo)
 app.command("audit")(cli_audit.audit)
+app.command("watch")(cli_watch.watch)
 app.command("gate")(cli_gate.gate)
 app.add_typer(cli_deadletters.app, name="deadletters")
 app.add_typer(cli_leader.app, name="leader")

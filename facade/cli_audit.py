@@ -37,6 +37,7 @@ from epochfence.cli_options import (
     Authority,
     BootstrapServer,
     CommandConfig,
+    FailOn,
     MaxJump,
     Properties,
     Scopes,
@@ -54,7 +55,6 @@ from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.topics import COORDINATION_TOPIC
-from epochfence.epochs.verdicts import REJECTED
 from epochfence.replay.audit import Audit, LedgerSource
 from epochfence.replay.checking import begin_checks
 from epochfence.replay.checking import read_table as read_table_topic
@@ -87,21 +87,6 @@ class AuditFormat(str, Enum):
     table = "table"
     json = "json"
     markdown = "markdown"
-
-
-class FailOn(str, Enum):
-    """What makes `audit` end with exit code 1."""
-
-    rejected = "rejected"
-    quarantined = "quarantined"
-    never = "never"
-
-
-_FAILING = {
-    FailOn.never: set[str](),
-    FailOn.quarantined: {"quarantined"},
-    FailOn.rejected: set[str](REJECTED),
-}
 
 
 def _print_schema(is_asked: bool) -> None:
@@ -396,7 +381,7 @@ def audit(
             raise KeyboardInterrupt
         if outcome.error is not None:
             raise outcome.error
-        if any(one.verdict in _FAILING[fail_on] for one in report.verdicts):
+        if any(fail_on.is_met(one.verdict) for one in report.verdicts):
             raise typer.Exit(EXIT_FAILED)
 
 

@@ -15,6 +15,7 @@ import typer
 from epochfence.epochs.errors import MisconfiguredError
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.stamps import stamp_reader
+from epochfence.epochs.verdicts import REJECTED, Kind
 
 BootstrapServer = Annotated[
     str | None,
@@ -76,6 +77,20 @@ class UnstampedChoice(str, Enum):
     quarantine = "quarantine"
     admit = "admit"
     admit_until_first_stamp = "admit-until-first-stamp"
+
+
+class FailOn(str, Enum):
+    """Which records make a command end with exit code 1."""
+
+    rejected = "rejected"
+    quarantined = "quarantined"
+    never = "never"
+
+    def is_met(self, kind: Kind) -> bool:
+        """Whether a record with such a verdict does."""
+        if self is FailOn.rejected:
+            return kind in REJECTED
+        return self is FailOn.quarantined and kind == "quarantined"
 
 
 Scopes = Annotated[

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Container, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
@@ -192,6 +193,38 @@ def _warnings_on_stderr() -> Generator[None, None, None]:
     finally:
         kazoo.removeHandler(silent)
         logger.removeHandler(handler)
+
+
+@contextmanager
+def warnings_kept(most: int) -> Generator[deque[str], None, None]:
+    """Keep what the package logs instead, where a screen takes the whole terminal.
+
+    Args:
+        most: How many of the last ones.
+    """
+    kept = deque[str](maxlen=most)
+    logger = logging.getLogger("epochfence")
+    before = list(logger.handlers)
+    keeper = _KeepingHandler(kept)
+    keeper.addFilter(lambda record: record.name != "epochfence.client")
+    for handler in before:
+        logger.removeHandler(handler)
+    logger.addHandler(keeper)
+    try:
+        yield kept
+    finally:
+        logger.removeHandler(keeper)
+        for handler in before:
+            logger.addHandler(handler)
+
+
+class _KeepingHandler(logging.Handler):
+    def __init__(self, kept: deque[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._kept = kept
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._kept.append(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 class _StderrHandler(logging.Handler):

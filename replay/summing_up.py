@@ -72,7 +72,7 @@ def sum_up(
     return Report(
         source=source,
         partial=partial,
-        ledger=None if audit.source is None else _ledger_report(audit.source),
+        ledger=None if audit.source is None else ledger_report(audit.source),
         epoch_starts_known=len(tuple(audit.table)),
         settings=settings_report(audit.settings),
         records=sum(one.records for one in counts),
@@ -118,7 +118,8 @@ def _counts(states: Iterable[PartitionState]) -> list[OutcomeCount]:
     ]
 
 
-def _ledger_report(source: LedgerSource) -> LedgerReport:
+def ledger_report(source: LedgerSource) -> LedgerReport:
+    """The ledger that was asked, for a report."""
     claims, grants = source.state.sizes()
     return LedgerReport(
         kind="topic" if source.is_topic else "file",

@@ -110,13 +110,10 @@ def read_told_ledger(
     """
     try:
         keeper = TopicKeeper(config, timeout_s)
-        facts = keeper.facts(topic)
-        if facts is None:
-            raise MisconfiguredError(
-                "coordination topic", topic, "there is no such topic on this cluster",
-                "Check the name and the cluster; the first claim creates the topic. An "
-                "audit can also do without: --ledger FILE, or --authority max-seen.",
-            )  # fmt: skip
+        facts = _facts(
+            keeper, topic, "An audit can also do without: --ledger FILE, or "
+            "--authority max-seen.",
+        )  # fmt: skip
         problems: list[MisconfiguredError] = []
         if must_keep:
             keeper.ensure(topic, create=False)
@@ -126,10 +123,46 @@ def read_told_ledger(
         with _reader(config, topic) as reader:
             low, high = reader.bounds(timeout_s)
             for message in _records(reader, low, high, timeout_s):
-                reading.take(_place(message), message.key(), message.value())
+                reading.take(place_of(message), message.key(), message.value())
     except TopicUnavailable as error:
         raise LedgerUnavailable(topic, error.reason, error.offset) from error
     return reading.source(high, problems)
+
+
+def check_ledger_topic(
+    config: Config, topic: str, timeout_s: float, otherwise: str
+) -> str:
+    """See that a coordination topic is there and keeps what was claimed; give its id.
+
+    Args:
+        config: Connection settings, as for confluent-kafka.
+        topic: Its name.
+        timeout_s: How long the cluster may take.
+        otherwise: How to do without it, for the error's message.
+
+    Raises:
+        LedgerUnavailable: The cluster does not answer.
+        MisconfiguredError: There is no such topic, or a setting of it breaks the
+            promise that claims are kept.
+    """
+    try:
+        keeper = TopicKeeper(config, timeout_s)
+        facts = _facts(keeper, topic, otherwise)
+        keeper.ensure(topic, create=False)
+    except TopicUnavailable as error:
+        raise LedgerUnavailable(topic, error.reason, error.offset) from error
+    return facts.topic_id
+
+
+def _facts(keeper: TopicKeeper, topic: str, otherwise: str) -> TopicFacts:
+    facts = keeper.facts(topic)
+    if facts is None:
+        raise MisconfiguredError(
+            "coordination topic", topic, "there is no such topic on this cluster",
+            f"Check the name and the cluster; the first claim creates the topic. "
+            f"{otherwise}",
+        )  # fmt: skip
+    return facts
 
 
 def _reader(config: Config, topic: str) -> PartitionReader:
@@ -144,7 +177,8 @@ def _records(
         yield from batch
 
 
-def _place(message: Message) -> RecordPlace:
+def place_of(message: Message) -> RecordPlace:
+    """Where a message stands."""
     return RecordPlace(
         message.offset() or 0, message.leader_epoch(), timestamp_of(message)
     )
@@ -213,7 +247,7 @@ def read_told_table(config: Config, topic: str, timeout_s: float) -> ToldTable |
         with _reader(config, topic) as reader:
             low, high = reader.bounds(timeout_s)
             for message in _records(reader, low, high, timeout_s):
-                reading.take(_place(message), message.key(), message.value())
+                reading.take(place_of(message), message.key(), message.value())
     except TopicUnavailable as error:
         raise TableUnavailable(topic, error.reason, error.offset) from error
     return reading.table(high, problems)
