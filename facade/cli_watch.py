@@ -197,6 +197,8 @@ def _show(first: Picture, looks: Iterable[Picture], as_json: bool) -> Picture:
             _print_json(picture)
         return picture
     if not console.is_terminal:
+        names = ", ".join(first.topics)
+        print_note(f"watching {names}; SIGINT (Ctrl-C) or SIGTERM ends it")
         return _show_lines(first, looks)
     with (
         warnings_kept(_KEPT_WARNINGS) as warnings,

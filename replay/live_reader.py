@@ -110,17 +110,18 @@ class LiveReader:
             for topic in self._topics
             for piece in _pieces(config, topic, beginning, timeout_s)
         ]
-        rows = read_told_table(config, table_topic, timeout_s)
+        told = read_told_table(config, table_topic, timeout_s)
+        rows = () if told is None else tuple(told.rows)
         self._remarks: list[str] = []
-        if rows is None:
+        if told is None:
             self._remarks.append(f"there is no table topic {table_topic}")
         self._ledger: LiveLedger | None = None
         if settings.authority == "ledger":
             self._ledger = LiveLedger(config, coordination_topic, timeout_s)
-            watched = [row for row in rows or () if row.topic in self._topics]
+            watched = [row for row in rows if row.topic in self._topics]
             Audit(settings, self._ledger.source(), watched)  # compares both
         self._state = WatchState(
-            settings, None if self._ledger is None else self._ledger.state, rows or ()
+            settings, None if self._ledger is None else self._ledger.state, rows
         )
         self._ids = {piece.topic: piece.topic_id for piece in pieces}
         for piece in pieces:
