@@ -246,6 +246,16 @@ def _make(kind: Callable[..., T], config: dict[str, Any], last_error: LastError)
         ) from error  # fmt: skip
 
 
+def forget_frames(error: BaseException) -> None:
+    """Have an error that is being handled keep nothing but itself alive.
+
+    It is never freed if a client says meanwhile that it has failed for good: that is a
+    mistake of confluent-kafka's, and its traceback would keep the frames, and they the
+    clients.
+    """
+    error.__traceback__ = error.__context__ = None
+
+
 def appending_producer(config: Config, last_error: LastError) -> Producer:
     """A producer for claims, syncs and rows: idempotent, one record a batch.
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from epochfence.epochs.acknowledged import Acknowledged
-from epochfence.epochs.connection import Config
+from epochfence.epochs.connection import Config, forget_frames
 from epochfence.epochs.deadlines import deadline_after, time_left
 from epochfence.epochs.errors import (
     Deposed,
@@ -226,6 +226,7 @@ class FencedTransactionalProducer(FencedProducer):
             told = self._failed(error, timeout_s)
             if told is error:
                 raise
+            forget_frames(error)
             raise told from error
         self.commit_transaction(timeout_s=timeout_s)
 
@@ -335,6 +336,7 @@ class FencedTransactionalProducer(FencedProducer):
                 self._transactional.commit(deadline)
                 self._transactions.end("committed")
             except KafkaException as error:
+                forget_frames(error)
                 told = self._commit_failed(error, deadline)
                 if told is not None:
                     raise told from error
