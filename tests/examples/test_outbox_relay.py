@@ -101,12 +101,16 @@ def topic(kafka: KafkaBroker) -> str:
     return kafka.create_topic("outbox", partitions=_PARTITIONS)
 
 
-@pytest.fixture
-def outbox(database: str, topic: str) -> str:
-    """A database that has the table, whose sessions take numbers in blocks."""
+def create_table(database: str, topic: str) -> None:
     options = ("--postgres", database, "--partitions", str(_PARTITIONS))
     made = Program("outbox_relay.py", "create-table", *options, "--topic", topic)
     assert made.wait() == 0, made.said
+
+
+@pytest.fixture
+def outbox(database: str, topic: str) -> str:
+    """A database that has the table, whose sessions take numbers in blocks."""
+    create_table(database, topic)
     with closing(psycopg.connect(database, autocommit=True)) as connection:
         connection.execute("ALTER SEQUENCE outbox_id_seq CACHE 10")
     return database
@@ -204,12 +208,13 @@ def test_each_row_is_sent_once(
 
 
 def test_a_row_that_is_too_large(
-    kafka: KafkaBroker, topics: LedgerTopics, outbox: str
+    kafka: KafkaBroker, topics: LedgerTopics, database: str
 ) -> None:
     """It ends the relay, which names the row and the setting; the next one, too."""
     config = {"max.message.bytes": "3000"}
     topic = kafka.create_topic("outbox", partitions=_PARTITIONS, config=config)
-    with closing(psycopg.connect(outbox, autocommit=True)) as connection:
+    create_table(database, topic)
+    with closing(psycopg.connect(database, autocommit=True)) as connection:
         for size in (10, 20, 9000, 30):
             connection.execute(
                 "INSERT INTO outbox (key, value) VALUES ('k', repeat('v', %s))", [size]
@@ -219,7 +224,7 @@ def test_a_row_that_is_too_large(
     for holder in ("a", "b"):
         relay = Program(
             "outbox_relay.py", "run", *kafka_options(topics),
-            *("--postgres", outbox, "--topic", topic, "--holder", holder),
+            *("--postgres", database, "--holder", holder),
             *("--silence", _SILENCE_S["postgres"]),
         )  # fmt: skip
         assert relay.wait() == 1, relay.said

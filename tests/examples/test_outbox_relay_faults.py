@@ -480,12 +480,47 @@ def test_a_table_whose_rows_go_elsewhere(
     assert unsent(outbox) == ["a"]
 
 
+@pytest.fixture
+def wait_for_looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Waits until relays have looked some more times what holds rows up."""
+    look = Relay._look_what_holds_up  # pyright: ignore[reportPrivateUsage]
+    looks: list[None] = []
+
+    def counted(relay: Relay, connection: psycopg.Connection[Any]) -> None:
+        look(relay, connection)
+        looks.append(None)
+
+    monkeypatch.setattr(Relay, "_look_what_holds_up", counted)
+
+    def wait() -> None:
+        enough = len(looks) + 5
+        wait_until(lambda: len(looks) >= enough, _WAIT_S, "it looks")
+
+    return wait
+
+
+def test_a_transaction_that_holds_no_rows_up(
+    database: str,
+    service: Service,
+    new_relay: NewRelay,
+    capsys: pytest.CaptureFixture[str],
+    outbox: psycopg.Connection[Any],
+    wait_for_looks: Callable[[], None],
+) -> None:
+    with closing(psycopg.connect(database)) as slow:
+        slow.execute("SELECT pg_current_xact_id()")
+        service.start(new_relay(patience_s=0.0).work)
+        wait_for_looks()
+    assert "warning: " not in capsys.readouterr().out
+
+
 def test_rows_behind_an_open_transaction(
     database: str,
     outbox: psycopg.Connection[Any],
     service: Service,
     new_relay: NewRelay,
     capsys: pytest.CaptureFixture[str],
+    wait_for_looks: Callable[[], None],
 ) -> None:
     with closing(psycopg.connect(database)) as slow:
         slow.execute("SELECT pg_current_xact_id()")
@@ -500,6 +535,8 @@ def test_rows_behind_an_open_transaction(
         wait_until(is_told, _WAIT_S, "it warns")
         assert f"transaction of process {slow.info.backend_pid}," in said[-1]
         assert " s old: " in said[-1]
+        wait_for_looks()
+        assert capsys.readouterr().out == ""  # it is told once
         assert unsent(outbox) == ["a"]
         slow.rollback()
     wait_until_sent(outbox)

@@ -234,8 +234,6 @@ def test_what_does_not_end_is_killed_with_all_it_has_started(
         ),
         (["-X", "group.protocol=consumer", "--", "true"], "group.protocol"),
         (["-X", "session.timeout.ms=soon", "--", "true"], "session.timeout.ms"),
-        (["-X", "lingr.ms=5", "--", "true"], "lingr.ms"),
-        (["-X", "acks=1", "--", "true"], "acks"),
         (["--election-server", "x", "--", "true"], "held on its brokers"),
         (
             ["--election", "postgres", "--election-server", "x=", "--", "true"],
@@ -298,3 +296,20 @@ def test_what_kazoo_says_of_a_server_that_is_none(
     runners.append(runner)
     wait_until(lambda: "no session within" in runner.log, _WAIT_S, "it is told")
     assert "Connection dropped" not in runner.log
+
+
+@pytest.mark.parametrize("wrong", ["lingr.ms=5", "acks=1"])
+def test_a_wrong_setting_costs_no_epoch(
+    topics: LedgerTopics, scope: str, wrong: str
+) -> None:
+    """It is told before the candidacy: a claim could not be taken back."""
+    result = auditing.run(
+        *("leader", "run", "--scope", scope, "-b", topics.kafka.bootstrap_servers),
+        *("--coordination-topic", topics.coordination_topic),
+        *("--table-topic", topics.table_topic),
+        *("-X", wrong, "--", "true"),
+    )
+    assert result.exit_code == 2
+    assert wrong.partition("=")[0] in result.output
+    with topics.open() as ledger:
+        assert ledger.leader(scope) is None
