@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -184,7 +183,7 @@ def write_cursor(ledger: MemoryLedger, cursor: str) -> None:
 @pytest.mark.parametrize(
     ("cursor", "told"),
     [
-        (f"9000000000:1:{uuid4()}", "restored"),
+        ("9000000000:1:9f3a1c22-d4e5-46a7-8b1c-2d3e4f5a6b7c", "restored"),
         ("7", "not one of this program's"),
         ("7:19", "not one of this program's"),
         ("7:19:x", "not one of this program's"),

@@ -26,6 +26,7 @@ from support.auditing import run
 from support.brokers import KafkaBroker
 from support.kafka_local import local_broker_behind
 from support.ledgers import LedgerTopics, unnamed_topics
+from support.producing import doing
 from support.stamped import Writer, create_named, delete_records, made_up, stamp
 from support.waiting import wait_until
 
@@ -272,7 +273,7 @@ def test_a_grant_is_looked_up_before_a_verdict(
     topic = kafka.create_topic("orders")
     writer = Writer(kafka, topic)
     # What is followed may come late: then it is read before anything is said.
-    monkeypatch.setattr(LiveLedger, "follow", lambda _: None)
+    monkeypatch.setattr(LiveLedger, "follow", doing(None))
     with _open(topics, topic) as reader:
         writer.write(stamp(ledger.claim("w", holder="pod-7")), b"v")
         picture = _see(reader, lambda one: one.records, "the record")
