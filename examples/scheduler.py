@@ -43,6 +43,7 @@ from command_line import (
 )
 from epochfence import (
     LedgerUnavailable,
+    MisconfiguredError,
     SinkRunner,
     SqliteSink,
     TableUnavailable,
@@ -252,12 +253,18 @@ def run(options: argparse.Namespace) -> None:
 
 def count(options: argparse.Namespace) -> None:
     """Count ticks until SIGTERM or SIGINT: the count and the position are one."""
-    with closing(sqlite3.connect(options.database)) as database:
-        database.execute(
-            "CREATE TABLE IF NOT EXISTS ticks"
-            " (number INTEGER PRIMARY KEY, times INTEGER NOT NULL)"
-        )
-        database.commit()
+    try:
+        with closing(sqlite3.connect(options.database)) as database:
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS ticks"
+                " (number INTEGER PRIMARY KEY, times INTEGER NOT NULL)"
+            )
+            database.commit()
+    except sqlite3.Error as error:
+        raise MisconfiguredError(
+            "--database", options.database, str(error),
+            "Give a file of SQLite, or a new one in a folder that may be written to.",
+        ) from error  # fmt: skip
     with (
         open_ledger(options) as ledger,
         SqliteSink(options.database, count_ticks) as sink,

@@ -175,6 +175,14 @@ def test_options_in_the_environment(
     assert "READ_FENCE: error: " in said
 
 
+def test_a_file_that_is_no_database(run: Run, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("no database at all\n" * 100)
+    for file in (text, tmp_path, tmp_path / "gone" / "ticks.db"):
+        code, said = run("scheduler.py", "count", *_STORE, "--database", str(file))
+        assert (code, said.startswith("error: --database = ")) == (2, True), said
+
+
 @pytest.mark.parametrize(
     ("missing", "arguments", "told"),
     [
