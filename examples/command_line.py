@@ -236,8 +236,9 @@ class _Once(logging.Filter):
 def reported_errors() -> Generator[None, None, None]:
     """End the program with a sentence: code 2 where a setting is wrong, else 1."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(_Once())
+    filters = [(handler, _Once()) for handler in logging.getLogger().handlers]
+    for handler, once in filters:
+        handler.addFilter(once)
     try:
         yield
     except MisconfiguredError as error:
@@ -246,6 +247,9 @@ def reported_errors() -> Generator[None, None, None]:
         _end(error, 1)
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        for handler, once in filters:
+            handler.removeFilter(once)
 
 
 def _end(error: Exception, code: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import outbox_relay
 import read_fence
 import read_fence_asgi
 import scheduler
+from command_line import reported_errors
 from support.example_program import EXAMPLES
 
 _NOWHERE = ("-b", "127.0.0.1:1")
@@ -226,3 +228,12 @@ def test_a_broker_that_is_not_there() -> None:
     assert (ended.returncode, ended.stdout) == (1, "")
     assert lines[-1].startswith("error: the ledger (topic ")
     assert len(lines) <= 6, ended.stderr
+
+
+def test_what_it_does_to_the_log_ends_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("epochfence.leading.lead")
+    with reported_errors():
+        log.warning("told")
+        log.warning("told")
+    log.warning("told")
+    assert caplog.messages == ["told", "told"]
