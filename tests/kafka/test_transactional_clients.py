@@ -85,7 +85,9 @@ def notice(noticed: str, producer: FencedTransactionalProducer, topic: str) -> N
         producer.flush(30)
 
 
-NOTICED = pytest.mark.parametrize("noticed", ["at the commit", "by produce", "by flush"])
+NOTICED = pytest.mark.parametrize(
+    "noticed", ["at the commit", "by produce", "by flush"]
+)
 
 
 @NOTICED
