@@ -16,6 +16,9 @@ from epochfence.leading.lead import lead, stopped_by_signals
 from epochfence.leading.recovery import Recovered
 from epochfence.leading.tenure import State, Tenure
 from epochfence.producers.async_producer import AsyncFencedProducer
+from epochfence.producers.fenced_transactional_producer import (
+    FencedTransactionalProducer,
+)
 from epochfence.producers.in_thread import in_thread, start_in_thread, to_the_end
 
 
@@ -28,6 +31,8 @@ class AsyncTenure:
     """
 
     def __init__(self, tenure: Tenure) -> None:
+        if isinstance(tenure.producer, FencedTransactionalProducer):
+            raise _has_no_transactions(tenure.producer)  # made by `new_producer`
         self._tenure = tenure
         self.over = asyncio.Event()
         self.producer = AsyncFencedProducer(tenure.producer)
@@ -94,6 +99,14 @@ class AsyncTenure:
         return self.producer.close_soon()
 
 
+def _has_no_transactions(leading: object) -> MisconfiguredError:
+    return MisconfiguredError(
+        "leading", leading, "it writes in transactions, and an AsyncFencedProducer has "
+        "no calls for them",
+        "Serve it in a thread (asyncio.to_thread), or have it make another producer.",
+    )  # fmt: skip
+
+
 class async_lead:
     """`lead`, for asyncio.
 
@@ -114,7 +127,8 @@ class async_lead:
         leading: What to lead, and how. Not used elsewhere.
 
     Raises:
-        MisconfiguredError: It is none.
+        MisconfiguredError: It is none, or writes in transactions. (Where that is
+            because of `new_producer`, it is told only when it leads, and resigns.)
     """
 
     def __init__(self, leading: lead) -> None:
@@ -124,11 +138,7 @@ class async_lead:
                 "Use async_lead(lead(kafka, ledger, election, scope, topics, ...)).",
             )  # fmt: skip
         if leading.is_transactional:
-            raise MisconfiguredError(
-                "leading", leading, "it writes in transactions, and an "
-                "AsyncFencedProducer has no calls for them",
-                "Serve it in a thread (asyncio.to_thread), or leave out `producer`.",
-            )  # fmt: skip
+            raise _has_no_transactions(leading)
         self._lead = leading
         self._tenure: AsyncTenure | None = None
 
@@ -161,7 +171,11 @@ class async_lead:
                 with suppress(asyncio.CancelledError):
                     await to_the_end(self._leaving())
             raise
-        self._tenure = AsyncTenure(tenure)
+        try:
+            self._tenure = AsyncTenure(tenure)
+        except MisconfiguredError:
+            await to_the_end(self._leaving())
+            raise
         return self._tenure
 
     def _leave(self) -> None:

@@ -272,10 +272,10 @@ class lead(Generic[P]):
         try:
             tenure = self._take()
         except _UserError as failed:
-            self._leave()
+            self._leave(failed.error)
             raise failed.error from failed.error.__cause__
-        except BaseException:
-            self._leave()
+        except BaseException as error:
+            self._leave(error)
             raise
         if tenure is None:
             self._leave()
@@ -289,7 +289,7 @@ class lead(Generic[P]):
         traceback: TracebackType | None,
     ) -> None:
         """Wait for what was handed over, and resign: another is elected at once."""
-        self._leave()
+        self._leave(error)
 
     def serve(
         self, work: Callable[[Tenure[P]], object], *, handles_signals: bool = True
@@ -310,11 +310,14 @@ class lead(Generic[P]):
                 while not self._is_stopping:
                     tenure = self._take()
                     if tenure is None or self._is_done(work, tenure):
-                        return
+                        break
             except _UserError as failed:
+                self._leave(failed.error)
                 raise failed.error from failed.error.__cause__
-            finally:
-                self._leave()
+            except BaseException as error:
+                self._leave(error)
+                raise
+            self._leave()
 
     def _is_done(self, work: Callable[[Tenure[P]], object], tenure: Tenure[P]) -> bool:
         is_deposed = False
@@ -344,7 +347,7 @@ class lead(Generic[P]):
         self._tell("waiting", WAITING)
         if not self._election.lost.is_set():
             # Won before anybody knew which epoch was the latest.
-            self._election.resign()
+            self._resign()
         while not self._is_stopping:
             try:
                 tenure = self._campaign()
@@ -372,7 +375,7 @@ class lead(Generic[P]):
     def _give_up(self) -> None:
         self._end_tenure()
         self._seen = None
-        self._election.resign()
+        self._resign()
 
     def _campaign(self) -> Tenure[P] | None:
         """Stand for election for a moment, and take over if that is won."""
@@ -518,7 +521,8 @@ class lead(Generic[P]):
         if recovery is not None:
             recovery.close()
 
-    def _leave(self) -> None:
+    def _leave(self, cause: BaseException | None = None) -> None:
+        """End, and resign. Where it ends for an error, that is what is raised."""
         try:
             try:
                 self._end_tenure()
@@ -526,9 +530,26 @@ class lead(Generic[P]):
                 self._close_recovery()
         finally:
             self._seen = None
+            reason = "resigned"
+            try:
+                self._resign()
+            except Exception as error:
+                reason = f"the election took no resignation: {error!r}"
+                if cause is None:
+                    raise
+                _log.exception("%s: %s", self._scope, reason)
+            finally:
+                with suppress(_UserError):  # what ended it is what is told
+                    self._tell("ended", reason)
+
+    def _resign(self) -> None:
+        try:
             self._election.resign()
-            with suppress(_UserError):  # what ended it is what is told
-                self._tell("ended", "resigned")
+        except ElectionUnavailable as error:
+            _log.warning(
+                "%s: others wait for the office as long as the election does: %s",
+                self._scope, error,
+            )  # fmt: skip
 
     def _wait(self) -> None:
         """Wait before something is tried again; longer the next time."""

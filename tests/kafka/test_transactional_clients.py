@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from confluent_kafka import Producer
@@ -71,7 +72,25 @@ def check_given_back(
     wait_until(lambda: are_given_back(clients, before), 10, "they are freed")
 
 
-@pytest.mark.parametrize("noticed", ["at the commit", "inside"])
+def notice(noticed: str, producer: FencedTransactionalProducer, topic: str) -> None:
+    """Hear of the fence before the transaction is committed, or not yet."""
+
+    def hand_over() -> None:
+        producer.produce(topic, b"2", partition=0)
+
+    if noticed == "by produce":
+        wait_until(hand_over, 30, "it is refused")
+    if noticed == "by flush":
+        hand_over()
+        producer.flush(30)
+
+
+NOTICED = pytest.mark.parametrize(
+    "noticed", ["at the commit", "by produce", "by flush"]
+)
+
+
+@NOTICED
 def test_those_whose_id_was_taken(
     kafka: KafkaBroker,
     ledger: Ledger,
@@ -85,9 +104,7 @@ def test_those_whose_id_was_taken(
 
         def lose_id() -> None:
             take_id(kafka, producer.transactional_id)
-            if noticed == "inside":
-                producer.produce(topic, b"2", partition=0)
-                producer.flush(30)
+            notice(noticed, producer, topic)
 
         def be_fenced() -> None:
             with pytest.raises(TransactionAborted):
@@ -97,17 +114,23 @@ def test_those_whose_id_was_taken(
         check_given_back(clients, be_fenced)
 
 
+@NOTICED
 def test_those_of_deposed_leaders(
-    kafka: KafkaBroker, ledger: Ledger, topic: str, clients: weakref.WeakSet[Producer]
+    kafka: KafkaBroker,
+    ledger: Ledger,
+    topic: str,
+    clients: weakref.WeakSet[Producer],
+    noticed: str,
 ) -> None:
-    def succeed() -> None:
+    def succeed(zombie: FencedTransactionalProducer) -> None:
         with open_producer(kafka, ledger, ledger.claim(SCOPE, holder="b")) as leader:
             leader.take_over([topic])
+        notice(noticed, zombie, topic)
 
     def be_deposed() -> None:
         with open_zombie(kafka, ledger, ledger.claim(SCOPE, holder="a")) as zombie:
             zombie.take_over([topic])
             with pytest.raises(Deposed):
-                write_and(zombie, topic, succeed)
+                write_and(zombie, topic, partial(succeed, zombie))
 
     check_given_back(clients, be_deposed)

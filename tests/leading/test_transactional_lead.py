@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 from confluent_kafka import Producer
 
 from epochfence import (
+    AsyncTenure,
     Deposed,
     FencedProducer,
     FencedTransactionalProducer,
+    Leadership,
     Ledger,
     MisconfiguredError,
     Tenure,
@@ -27,7 +30,7 @@ from support.local_election import LocalElection, LocalOffice
 from support.local_lead import NewLead
 from support.producing import doing
 from support.stream import read_until
-from support.transactions import SCOPE, committed_values
+from support.transactions import SCOPE, committed_values, open_producer
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +166,30 @@ def test_an_event_loop_has_no_calls_for_transactions(ledger: Ledger) -> None:
     )  # fmt: skip
     with pytest.raises(MisconfiguredError, match="in transactions"):
         async_lead(serving)
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_nor_where_its_producer_is_made_by_the_application(
+    kafka: KafkaBroker, ledger: Ledger, topic: str, is_served: bool
+) -> None:
+    election = LocalElection(LocalOffice())
+
+    def make(leadership: Leadership) -> FencedTransactionalProducer:
+        return open_producer(kafka, ledger, leadership)
+
+    async def work(_: AsyncTenure) -> None:
+        pytest.fail("it has no calls for transactions")
+
+    async def service() -> None:
+        leading = async_lead(
+            lead({}, ledger, election, SCOPE, [topic], holder="a", new_producer=make)
+        )
+        if is_served:
+            await leading.serve(work)
+        async with leading as tenure:
+            await work(tenure)
+
+    with pytest.raises(MisconfiguredError, match="in transactions"):
+        asyncio.run(service())
+    assert not election.is_elected
+    assert election.resignations
