@@ -40,7 +40,7 @@ def watch(servers: str) -> Picture:
     suffix = secrets.token_hex(4)
     topic, claims, starts = "orders", f"coordination-{suffix}", f"starts-{suffix}"
     config = {"bootstrap.servers": servers}
-    admin = AdminClient(config)
+    admin = AdminClient({**config})
     admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(30)
     try:
         with Ledger(config, coordination_topic=claims, table_topic=starts) as ledger:

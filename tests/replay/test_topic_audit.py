@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import AclOperation, NewPartitions
 
 from epochfence.epochs.errors import MisconfiguredError, TopicUnavailable
 from epochfence.epochs.partition_reader import PartitionReader
@@ -27,10 +30,14 @@ from epochfence.replay.report import Report
 from epochfence.replay.sources import Outcome
 from epochfence.replay.told_topics import read_told_ledger
 from epochfence.replay.topic_source import Range, TopicSource
+from support.auditing import run
 from support.brokers import KafkaBroker
+from support.compaction import COMPACTABLE, force_compaction
 from support.histories import ledger as known_ledger
 from support.histories import stamp, start
+from support.kafka_local import GUARDED, deny, local_broker
 from support.ledgers import unnamed_topics, write_record
+from support.waiting import wait_until
 
 PARTITIONS = 3
 #: Enough for several batches of the client.
@@ -440,3 +447,89 @@ def test_a_report_is_json_of_its_schema(whole: Report) -> None:
     again = msgspec.json.decode(msgspec.json.encode(whole), type=Report)
     assert again == whole
     assert json.loads(msgspec.json.encode(whole))["report"] == "epochfence-audit"
+
+
+def test_what_is_written_meanwhile_lies_behind_the_ends(
+    kafka: KafkaBroker, scene: Scene
+) -> None:
+    topic = kafka.create_topic("growing", partitions=2)
+    is_over = threading.Event()
+    producer = Producer({**kafka.config, "acks": "all", "linger.ms": 5})
+
+    def write() -> None:
+        for number in range(50_000):
+            if is_over.is_set():
+                return
+            producer.produce(
+                topic, b"v", b"k", number % 2, headers=[scene.stamps[0]]
+            )  # fmt: skip
+            if number % 500 == 0:
+                producer.flush(30)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        wait_until(lambda: _ends_of(kafka, topic) > 2_000, 30, "it is written to")
+        source = TopicSource(kafka.config, topic, TIMEOUT_S)
+        outcome = TopicAudit(scene.judged_by(), source, workers=2).run()
+        assert _ends_of(kafka, topic) > sum(piece.end for piece in source.slices)
+    finally:
+        is_over.set()
+        writing.join()
+        producer.flush(30)
+    assert outcome.report.partial is None
+    assert outcome.report.records == sum(piece.end for piece in source.slices)
+    assert outcome.report.rejected_total == 0
+
+
+def _ends_of(kafka: KafkaBroker, topic: str) -> int:
+    ends = 0
+    for partition in range(2):
+        with PartitionReader(kafka.config, topic, partition) as reader:
+            ends += reader.bounds(TIMEOUT_S)[1]
+    return ends
+
+
+def test_what_the_cleaner_takes_meanwhile_is_not_missed_in_silence(
+    kafka: KafkaBroker, scene: Scene
+) -> None:
+    topic = kafka.create_topic("compacted", config=dict(COMPACTABLE))
+    for number in range(10):
+        headers = [scene.stamps[number >= 5], ("number", b"%d" % number)]
+        write_record(kafka, topic, b"k%d" % (number % 2), b"v", headers)
+    source = TopicSource(kafka.config, topic, TIMEOUT_S)
+    force_compaction(kafka, topic, key=b"rolls")
+    outcome = TopicAudit(scene.judged_by(), source).run()
+    (partition,) = outcome.report.partitions
+    # Of each key the newest is left; what was judged is told, and that some may lack.
+    assert (partition.read_to, partition.records) == (10, 2)
+    assert outcome.report.partial is None
+    assert "compacted" in {one.code for one in outcome.report.findings}
+
+
+@pytest.fixture
+def guarded(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
+    """A broker that asks who may do what; everybody may do what nobody is denied."""
+    with ExitStack() as stack:
+        yield local_broker(stack, GUARDED)
+
+
+@pytest.mark.parametrize("denied", [AclOperation.READ, AclOperation.DESCRIBE])
+def test_without_permission(guarded: KafkaBroker, denied: AclOperation) -> None:
+    topics = unnamed_topics(guarded)
+    with topics.open() as ledger:
+        stamp_value = ledger.claim("s", holder="pod-7").stamp_value
+    topic = guarded.create_topic("secret", partitions=2)
+    write_record(guarded, topic, b"k", b"v", [("epochfence", stamp_value)])
+    deny(guarded, topic, denied)
+    begun = time.monotonic()
+    arguments = [
+        *("audit", "-t", topic, "-b", guarded.bootstrap_servers, "--timeout", "8"),
+        *("--coordination-topic", topics.coordination_topic),
+    ]
+    done = run(*arguments)
+    assert time.monotonic() - begun < 60
+    assert done.exit_code == 2
+    assert topic in done.stderr
+    assert "uthoriz" in done.stderr or "no such topic" in done.stderr
+    assert "Traceback" not in done.stderr

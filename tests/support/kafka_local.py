@@ -2,9 +2,17 @@
 
 import base64
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from support.brokers import KafkaBroker
 from support.cluster_view import ClusterView
@@ -14,6 +22,7 @@ from support.scratch import Scratch
 from support.waiting import wait_until
 
 _HEAL_TIMEOUT_S = 90
+_ACL_TIMEOUT_S = 30
 
 # docker/node.sh gives its nodes the same ones.
 COMMON_PROPERTIES = {
@@ -38,6 +47,12 @@ COMMON_PROPERTIES = {
     # A cluster that lives for minutes need not do this behind a test's back.
     "auto.leader.rebalance.enable": "false",
 }
+
+GUARDED: Mapping[str, str] = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+"""Properties of a node that asks who may do what."""
 
 _CLUSTER_PROPERTIES = {
     "min.insync.replicas": "2",
@@ -91,9 +106,22 @@ class KafkaCluster(KafkaBroker):
         )
 
 
-def local_broker(stack: ExitStack) -> KafkaBroker:
+def local_broker(
+    stack: ExitStack, properties: Mapping[str, str] | None = None
+) -> KafkaBroker:
     """Start one node (a choice for `support.brokers.open_first`)."""
-    return KafkaBroker(_start_nodes(1, {}, stack)[0].bootstrap_servers)
+    (node,) = _start_nodes(1, dict(properties or {}), stack)
+    return KafkaBroker(node.bootstrap_servers)
+
+
+def deny(kafka: KafkaBroker, topic: str, operation: AclOperation) -> None:
+    """Forbid everybody something of a topic, on a broker that is `GUARDED`."""
+    rule = AclBinding(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS",
+        "*", operation, AclPermissionType.DENY,
+    )  # fmt: skip
+    for done in kafka.admin.create_acls([rule]).values():
+        done.result(_ACL_TIMEOUT_S)
 
 
 def local_broker_behind(
