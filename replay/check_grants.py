@@ -13,15 +13,14 @@ from epochfence.replay.checked_parts import (
     MOST_FINDINGS,
     SHOWN,
     PartRead,
-    Witness,
-    counted,
     scopes_of,
     some,
 )
 from epochfence.replay.histories import EpochHistory
 from epochfence.replay.places import RecordPlace, milliseconds_between
 from epochfence.replay.report import Finding
-from epochfence.replay.texts import duration
+from epochfence.replay.texts import counted, duration
+from epochfence.replay.witness import Witness
 
 
 def grants_by_scope(ledger: LedgerState) -> dict[str, list[ClaimIdentity]]:
@@ -280,7 +279,7 @@ class _Checked:
                 scope=scope,
                 epoch=epoch,
                 evidence=(
-                    self._witness.record("began here", part, place, identity),
+                    self._witness.record("began here", part.state, place, identity),
                     self._witness.claim("claimed", scope, epoch, grant_id),
                 ),
                 remedy="Compare the clocks of producers and brokers; no rule of "

@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 from epochfence.epochs.starts import CommitMetadata, decode_commit_metadata
 from epochfence.replay.audit import Audit
-from epochfence.replay.checked_parts import PartRead, Records, Witness, counted
+from epochfence.replay.checked_parts import PartRead, Records
 from epochfence.replay.judged_again import judged_again
 from epochfence.replay.report import Evidence, Finding
+from epochfence.replay.texts import counted
+from epochfence.replay.witness import Witness
 
 
 class GroupCommit(NamedTuple):
@@ -105,7 +107,7 @@ def _rejected_below(
         return 0, None
     first = min(below, key=lambda one: one.first.offset)
     evidence = witness.record(
-        "the first of them", part, first.first,
+        "the first of them", part.state, first.first,
         (first.scope, first.epoch, first.grant_id),
     )  # fmt: skip
     if all(one.last.offset < offset for one in below):

@@ -14,17 +14,12 @@ from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.values import EpochStart, is_foreign
 from epochfence.replay.audit import LedgerSource
 from epochfence.replay.check_grants import check_grants, grants_by_scope
-from epochfence.replay.checked_parts import (
-    MOST_FINDINGS,
-    SHOWN,
-    PartRead,
-    Witness,
-    counted,
-    some,
-)
+from epochfence.replay.checked_parts import MOST_FINDINGS, SHOWN, PartRead, some
 from epochfence.replay.histories import Rejections
 from epochfence.replay.report import Evidence, Finding
+from epochfence.replay.texts import counted
 from epochfence.replay.told_records import ToldTable
+from epochfence.replay.witness import Witness, passed_over
 
 
 def check_ledger(
@@ -77,18 +72,7 @@ def _topic(source: LedgerSource) -> Iterator[Finding]:
             f"{told.passed_over[0].problem}.",
             topic=source.name,
             records=total,
-            evidence=tuple(
-                Evidence(
-                    what=f"passed over: {problem}",
-                    topic=source.name,
-                    topic_id=told.topic_id,
-                    partition=0,
-                    offset=place.offset,
-                    leader_epoch=place.leader_epoch,
-                    timestamp=place.timestamp,
-                )
-                for place, problem in told.passed_over[:SHOWN]
-            ),
+            evidence=passed_over(source.name, told.topic_id, told.passed_over[:SHOWN]),
             remedy="Find out who writes there: a damaged claim may have been a grant. "
             "Only the framework needs the right to write to this topic.",
         )
@@ -225,7 +209,10 @@ class _Checked:
                 evidence=(
                     *self._latest(scope),
                     self._witness.record(
-                        "cites a later epoch", part, one.first, (scope, epoch, grant_id)
+                        "cites a later epoch",
+                        part.state,
+                        one.first,
+                        (scope, epoch, grant_id),
                     ),
                 ),
                 remedy="See that --coordination-topic is the one of their producers. "
@@ -261,7 +248,7 @@ class _Checked:
                         "granted", scope, epoch, self._granted[scope, epoch]
                     ),
                     self._witness.record(
-                        "cites another", part, one.first, (scope, epoch, grant_id)
+                        "cites another", part.state, one.first, (scope, epoch, grant_id)
                     ),
                 ),
                 remedy="See when the coordination topic was created, and whether a "
@@ -293,7 +280,9 @@ class _Checked:
                 evidence=(
                     *self._won_against(identity),
                     self._witness.claim("lost", scope, epoch, grant_id),
-                    self._witness.record("written under it", part, one.first, identity),
+                    self._witness.record(
+                        "written under it", part.state, one.first, identity
+                    ),
                 ),
                 remedy="A claimant leads only when claim() has returned: look for a "
                 "program that makes stamps of its own.",

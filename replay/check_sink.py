@@ -10,19 +10,13 @@ from confluent_kafka import Message
 from epochfence.epochs.values import EpochStart, SinkState
 from epochfence.epochs.verdicts import Verdict
 from epochfence.replay.audit import Audit
-from epochfence.replay.checked_parts import (
-    SHOWN,
-    PartRead,
-    Records,
-    StartIndex,
-    Witness,
-    counted,
-    some,
-)
+from epochfence.replay.checked_parts import SHOWN, PartRead, Records, StartIndex, some
 from epochfence.replay.judged_again import judged_again
 from epochfence.replay.report import Evidence, Finding
 from epochfence.replay.sink_rows import Difference, SinkRows
 from epochfence.replay.stored_sinks import SinkSnapshot
+from epochfence.replay.texts import counted
+from epochfence.replay.witness import Witness
 
 
 def check_sink(

@@ -21,12 +21,12 @@ from epochfence.replay.checked_parts import (
     PartRead,
     Records,
     StartIndex,
-    Witness,
-    counted,
     some,
 )
 from epochfence.replay.report import Evidence, Finding
+from epochfence.replay.texts import counted
 from epochfence.replay.told_records import ToldRow, ToldTable
+from epochfence.replay.witness import Witness, passed_over
 
 
 def check_table(
@@ -119,17 +119,8 @@ class _Checked:
                 f"{table.passed_over[0].problem}.",
                 topic=table.name,
                 records=total,
-                evidence=tuple(
-                    Evidence(
-                        what=f"passed over: {problem}",
-                        topic=table.name,
-                        topic_id=table.topic_id,
-                        partition=0,
-                        offset=place.offset,
-                        leader_epoch=place.leader_epoch,
-                        timestamp=place.timestamp,
-                    )
-                    for place, problem in table.passed_over[:SHOWN]
+                evidence=passed_over(
+                    table.name, table.topic_id, table.passed_over[:SHOWN]
                 ),
                 remedy="Find out who writes there: only the framework needs the right "
                 "to.",

@@ -24,10 +24,11 @@ from epochfence.replay.check_group import GroupCommit, GroupCommits, check_group
 from epochfence.replay.check_ledger import check_ledger
 from epochfence.replay.check_sink import check_sink, check_sink_rows
 from epochfence.replay.check_table import check_table
-from epochfence.replay.checked_parts import PartRead, Records, counted
+from epochfence.replay.checked_parts import PartRead, Records
 from epochfence.replay.report import Finding
 from epochfence.replay.sink_rows import SinkRows
 from epochfence.replay.stored_sinks import SinkAddress, SinkSnapshot, SinkTable
+from epochfence.replay.texts import counted
 from epochfence.replay.told_records import ToldTable
 from epochfence.replay.told_topics import read_told_table
 from epochfence.replay.topic_source import Slice

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 
@@ -98,13 +97,6 @@ class PartitionState(msgspec.Struct):
         return sum(sum(by_reason.values()) for by_reason in self.counts.values())
 
 
-class _Run(NamedTuple):
-    """Records with the same verdict, one after the other."""
-
-    verdict: Verdict
-    first: RecordPlace
-
-
 class PartitionAudit:
     """Judges the records of one partition, which come in order of position.
 
@@ -141,8 +133,9 @@ class PartitionAudit:
         self._timeline = TimelineBuilder(self._state.timeline)
         self._life = max(len(self._state.topic_ids) - 1, 0)
         self.topic_id = self._state.topic_ids[-1] if self._state.topic_ids else None
-        self._run: _Run | None = None
+        # Records with the same verdict, one after the other: a run.
         self._run_verdict: Verdict | None = None
+        self._run_first: RecordPlace | None = None
         self._run_records = 0
         self._last_timestamp: int | None = None
         self._fence = PartitionFence(
@@ -295,8 +288,7 @@ class PartitionAudit:
     def _begin_run(self, verdict: Verdict, offset: int, timestamp: int | None) -> None:
         self._end_run()
         first = self._place(offset, timestamp)
-        self._run = _Run(verdict, first)
-        self._run_verdict = verdict
+        self._run_verdict, self._run_first = verdict, first
         if self._state.first is None:
             self._state.first = first
         opened = {Stamp(one.scope, one.epoch, one.grant_id) for one in verdict.starts}
@@ -334,11 +326,11 @@ class PartitionAudit:
 
     def _end_run(self) -> None:
         """Sum up the records that got the same verdict in a row."""
-        run, records = self._run, self._run_records
-        self._run, self._run_verdict, self._run_records = None, None, 0
-        if run is None:
+        verdict, first = self._run_verdict, self._run_first
+        records, self._run_records = self._run_records, 0
+        self._run_verdict = self._run_first = None
+        if verdict is None or first is None:
             return
-        verdict, first = run
         last = self._place(self._order.last_offset, self._last_timestamp)
         state = self._state
         state.last = last

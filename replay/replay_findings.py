@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epochfence.epochs.ledger_state import LedgerState
 from epochfence.epochs.settings import FenceSettings
 from epochfence.epochs.verdicts import Reason
 from epochfence.replay.histories import EpochHistory, Rejections
 from epochfence.replay.partition_audit import KEPT_CAUSES, KEPT_EPOCHS, PartitionState
-from epochfence.replay.places import RecordPlace, milliseconds_between
+from epochfence.replay.places import milliseconds_between
 from epochfence.replay.report import Evidence, Finding, Severity
-from epochfence.replay.texts import duration
+from epochfence.replay.texts import counted, duration
+from epochfence.replay.witness import Witness
 
 _UNFENCED = "A consumer without a fence applied what lies there."
 
 
 def findings_of(
     state: PartitionState,
-    ledger: LedgerState | None,
+    witness: Witness,
     settings: FenceSettings,
     read_from: int | None = None,
 ) -> Iterator[Finding]:
@@ -26,11 +26,11 @@ def findings_of(
 
     Args:
         state: What was found.
-        ledger: The grants, which name the holders.
+        witness: Knows the holders.
         settings: What was judged by.
         read_from: Where the reading began, None where that is not known.
     """
-    teller = _Teller(state, ledger, settings)
+    teller = _Teller(state, witness, settings)
     for rejections in state.rejections:
         yield teller.rejected(rejections)
     for history in state.epochs:
@@ -69,11 +69,11 @@ class _Teller:
     def __init__(
         self,
         state: PartitionState,
-        ledger: LedgerState | None,
+        witness: Witness,
         settings: FenceSettings,
     ) -> None:
         self._state = state
-        self._ledger = ledger
+        self._witness = witness
         self._where = f"{state.topic}[{state.partition}]"
         self._stamp = settings.stamps.name
 
@@ -99,8 +99,8 @@ class _Teller:
         return Finding(
             severity="notice",
             code="no-barrier",
-            text=f"{self._who(one.scope, one.epoch, one.grant_id)} has no barrier on "
-            f"{self._where}: it began with a message at offset {one.start.offset}. "
+            text=f"{self._witness.who(one.scope, one.epoch, one.grant_id)} has no "
+            f"barrier on {self._where}: it began with a message at offset {one.start.offset}. "
             f"What its predecessor wrote before that was admitted.",
             topic=self._state.topic,
             partition=self._state.partition,
@@ -108,8 +108,11 @@ class _Teller:
             epoch=one.epoch,
             records=1,
             evidence=(
-                self._record(
-                    "began here", one.start, one.scope, one.epoch, one.grant_id
+                self._witness.record(
+                    "began here",
+                    self._state,
+                    one.start,
+                    (one.scope, one.epoch, one.grant_id),
                 ),
             ),
             remedy="Take the topic over before writing to it: take_over().",
@@ -128,7 +131,7 @@ class _Teller:
         )
 
     def _tell(self, one: Rejections) -> tuple[Severity, str, str, str]:
-        records = "1 record" if one.records == 1 else f"{one.records:,} records"
+        records = counted(one.records, "record")
         span = (
             f"at offset {one.first.offset}"
             if one.first.offset == one.last.offset
@@ -137,8 +140,8 @@ class _Teller:
         there = f"{records} in {self._where}, {span}"
         if one.scope is None or one.epoch is None:
             return self._tell_unread(one.reason, there)
-        who = self._who(one.scope, one.epoch, one.grant_id)
-        now = self._who(one.scope, one.current_epoch or 0, one.against_grant_id)
+        who = self._witness.who(one.scope, one.epoch, one.grant_id)
+        now = self._witness.who(one.scope, one.current_epoch or 0, one.against_grant_id)
         if one.reason == "stale-epoch":
             lasting = milliseconds_between(one.against, one.last)
             until = (
@@ -184,7 +187,7 @@ class _Teller:
         assert one.scope is not None
         assert one.epoch is not None
         cited = f"epoch {one.epoch} of scope {one.scope!r}, grant {one.grant_id}"
-        holder = self._holder(one.scope, one.epoch, one.grant_id)
+        holder = self._witness.holder(one.scope, one.epoch, one.grant_id)
         if holder is not None:
             return f"{cited}: a claim of {holder!r} that lost"
         return f"{cited}, which was granted to nobody"
@@ -220,44 +223,7 @@ class _Teller:
     def _evidence(self, one: Rejections) -> Iterator[Evidence]:
         """The record that the first of them contradicts, and the first of them."""
         if one.against is not None and one.scope is not None:
-            yield self._record(
-                "began here", one.against, one.scope, one.current_epoch,
-                one.against_grant_id,
-            )  # fmt: skip
-        yield self._record("rejected", one.first, one.scope, one.epoch, one.grant_id)
-
-    def _record(
-        self,
-        what: str,
-        place: RecordPlace,
-        scope: str | None,
-        epoch: int | None,
-        grant_id: str | None,
-    ) -> Evidence:
-        ids = self._state.topic_ids
-        return Evidence(
-            what=what,
-            topic=self._state.topic,
-            topic_id=ids[place.life] if place.life < len(ids) else None,
-            partition=self._state.partition,
-            offset=place.offset,
-            leader_epoch=place.leader_epoch,
-            timestamp=place.timestamp,
-            scope=scope,
-            epoch=epoch,
-            grant_id=grant_id,
-            holder=self._holder(scope, epoch, grant_id),
-        )
-
-    def _holder(
-        self, scope: str | None, epoch: int | None, grant_id: str | None
-    ) -> str | None:
-        if self._ledger is None or scope is None or epoch is None:
-            return None
-        claim = self._ledger.find(scope, epoch, grant_id)
-        return None if claim is None else claim.holder
-
-    def _who(self, scope: str, epoch: int, grant_id: str | None) -> str:
-        holder = self._holder(scope, epoch, grant_id)
-        name = f"epoch {epoch} of scope {scope!r}"
-        return name if holder is None else f"{holder!r} ({name})"
+            began = (one.scope, one.current_epoch, one.against_grant_id)
+            yield self._witness.record("began here", self._state, one.against, began)
+        cited = (one.scope, one.epoch, one.grant_id)
+        yield self._witness.record("rejected", self._state, one.first, cited)

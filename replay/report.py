@@ -13,6 +13,7 @@ import msgspec
 from epochfence.epochs.verdicts import Kind, Reason
 from epochfence.replay.partition_audit import Rejected
 from epochfence.replay.places import RecordPlace
+from epochfence.replay.texts import counted
 from epochfence.replay.timeline import Timeline
 
 #: How bad a finding is: `critical` (what fencing rests on was damaged, or not all
@@ -253,7 +254,7 @@ class WhatIfChange(msgspec.Struct, frozen=True):
     last_offset: int
 
     def __str__(self) -> str:
-        records = "1 record" if self.records == 1 else f"{self.records:,} records"
+        records = counted(self.records, "record")
         was = OutcomeCount(self.verdict, self.reason, 0).name
         would_be = OutcomeCount(self.other_verdict, self.other_reason, 0).name
         where = f"offsets {self.first_offset} to {self.last_offset}"
@@ -348,18 +349,16 @@ class Report(msgspec.Struct, frozen=True):
         line = "No ledger." if self.ledger is None else self.ledger.text
         starts = self.epoch_starts_known
         if starts:
-            noun = "epoch start" if starts == 1 else "epoch starts"
-            line = f"{line} {starts:,} {noun} known beforehand."
+            line = f"{line} {counted(starts, 'epoch start')} known beforehand."
         lines = [line, *self.compared_with]
         return lines if self.partial is None else [*lines, f"Partial: {self.partial}."]
 
     def summary(self) -> str:
         """The whole report in a line."""
-        barriers = self.count("barrier")
         return (
-            f"{self.records:,} {'record' if self.records == 1 else 'records'}: "
+            f"{counted(self.records, 'record')}: "
             f"{self.count('admitted'):,} admitted, "
-            f"{barriers:,} {'barrier' if barriers == 1 else 'barriers'}, "
+            f"{counted(self.count('barrier'), 'barrier')}, "
             f"{self.count('stale'):,} stale, "
             f"{self.count('quarantined'):,} quarantined."
         )

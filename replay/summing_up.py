@@ -27,6 +27,7 @@ from epochfence.replay.report import (
     WhatIfReport,
 )
 from epochfence.replay.what_if import WhatIfState
+from epochfence.replay.witness import Witness
 
 #: How many scopes a remark names.
 _SHOWN_SCOPES = 5
@@ -61,11 +62,11 @@ def sum_up(
         compared_with: What it was compared with beyond the fence, for people.
     """
     states = audit.states() if states is None else states
-    ledger = audit.ledger
+    witness = Witness(audit.source)
     told = [*findings]
     for state in states:
         read_from, _ = (bounds or {}).get(_place(state), (None, None))
-        told += findings_of(state, ledger, audit.settings, read_from)
+        told += findings_of(state, witness, audit.settings, read_from)
     told.sort(key=_worst_first)
     counts = _counts(states)
     shown = [one for state in states for one in state.rejected][:KEPT_REJECTED]
@@ -78,16 +79,17 @@ def sum_up(
         records=sum(one.records for one in counts),
         verdicts=counts,
         partitions=[
-            _partition_report(state, ledger, (bounds or {}).get(_place(state)))
+            _partition_report(state, witness, (bounds or {}).get(_place(state)))
             for state in states
         ],
         rejected_total=sum(one.records for one in counts if one.verdict in REJECTED),
         rejected_shown=[
-            RejectedReport.of(one, _holder(_find(ledger, one))) for one in shown
+            RejectedReport.of(one, witness.holder(one.scope, one.epoch, one.grant_id))
+            for one in shown
         ],
         findings=told,
         what_if=[_what_if_report(*one) for one in what_if],
-        remarks=_remarks(states, audit.settings, ledger),
+        remarks=_remarks(states, audit.settings, audit.ledger),
         compared_with=[*compared_with],
     )
 
@@ -144,21 +146,8 @@ def settings_report(settings: FenceSettings) -> SettingsReport:
     )
 
 
-def _find(ledger: LedgerState | None, one: object) -> Claim | None:
-    """The claim that something of a scope, an epoch and a grant id cites."""
-    scope: str | None = getattr(one, "scope", None)
-    epoch: int | None = getattr(one, "epoch", None)
-    if ledger is None or scope is None or epoch is None:
-        return None
-    return ledger.find(scope, epoch, getattr(one, "grant_id", None))
-
-
-def _holder(claim: Claim | None) -> str | None:
-    return None if claim is None else claim.holder
-
-
 def _partition_report(
-    state: PartitionState, ledger: LedgerState | None, bounds: tuple[int, int] | None
+    state: PartitionState, witness: Witness, bounds: tuple[int, int] | None
 ) -> PartitionReport:
     epochs = sorted(state.epochs, key=lambda e: (e.scope, e.epoch, e.grant_id or ""))
     stale = {
@@ -180,7 +169,7 @@ def _partition_report(
         epochs=[
             _epoch_report(
                 one,
-                _find(ledger, one),
+                witness.find(one.scope, one.epoch, one.grant_id),
                 _successor(epochs[number + 1 :], one),
                 stale.get((one.scope, one.epoch, one.grant_id)),
             )
@@ -225,7 +214,7 @@ def _epoch_report(
         scope=one.scope,
         epoch=one.epoch,
         grant_id=one.grant_id,
-        holder=_holder(claim),
+        holder=None if claim is None else claim.holder,
         claimed_at=claimed_at,
         start_offset=None if one.start is None else one.start.offset,
         start=one.start,

@@ -45,3 +45,8 @@ def duration(milliseconds: int | None) -> str:
     if seconds < 7200:
         return f"{sign}{seconds / 60:.1f} minutes"
     return f"{sign}{seconds / 3600:.1f} hours"
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of them, for people."""
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"

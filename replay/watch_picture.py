@@ -18,6 +18,7 @@ from epochfence.replay.report import (
     RejectedReport,
     SettingsReport,
 )
+from epochfence.replay.texts import counted
 
 #: How a number of records develops: compared are the last half minute and the one
 #: before. `new`: there were none before; `over`: there are none in the last minute.
@@ -190,7 +191,7 @@ class Picture(msgspec.Struct, frozen=True):
         kinds["quarantined"] = 0
         for one in self.verdicts:
             kinds[one.verdict] += one.records
-        records = "1 record" if self.records == 1 else f"{self.records:,} records"
+        records = counted(self.records, "record")
         return (
             f"{records}: {kinds['admitted']:,} admitted, {kinds['barrier']:,} "
             f"{'barrier' if kinds['barrier'] == 1 else 'barriers'}, "
@@ -259,7 +260,7 @@ def _cause(one: RejectedPicture) -> tuple[object, ...]:
 
 
 def _rejected(one: RejectedPicture, more: int) -> str:
-    records = "1 record" if more == 1 else f"{more:,} records"
+    records = counted(more, "record")
     where = f"{one.topic}[{one.partition}] offset {one.offset}"
     text = f"{records} rejected ({one.reason}), the last at {where}: "
     return text + (str(one) if one.last_minute else one.writer)
