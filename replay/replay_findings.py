@@ -100,8 +100,8 @@ class _Teller:
             severity="notice",
             code="no-barrier",
             text=f"{self._witness.who(one.scope, one.epoch, one.grant_id)} has no "
-            f"barrier on {self._where}: it began with a message at offset {one.start.offset}. "
-            f"What its predecessor wrote before that was admitted.",
+            f"barrier on {self._where}: it began with a message at offset "
+            f"{one.start.offset}. What its predecessor wrote before that was admitted.",
             topic=self._state.topic,
             partition=self._state.partition,
             scope=one.scope,
